@@ -1,4 +1,4 @@
-"""Every case by its key, in the order in which they are run and printed."""
+"""Every case by its key, in the order of execution and printing."""
 
 from __future__ import annotations
 

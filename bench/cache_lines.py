@@ -1,14 +1,14 @@
-"""How sparse Hogwild goes on with more cores: what can be counted of its cache lines.
+"""Estimates how sparse Hogwild scales with more cores, by counting cache lines.
 
 python bench/cache_lines.py [--rounds N]
 
-Takes the rows of the case hogwild_sparse. From the rows alone it counts which lines an update
-changes, how often they are others', and, with n workers that make an update in turn, how many of
-them another worker was the last to change: those a core has to fetch from another core's cache. How
-long that takes is measured with the two workers of the case: what an update costs more than with
-weights of each worker's own, over the lines that it fetched. What that means for n cores is an
-estimate, for cores that are as far from each other as the two that were measured. Prints all of it;
-the estimate only where others left both cores alone meanwhile.
+Uses the rows of the case hogwild_sparse. From the rows it counts the lines that an update changes,
+how often other updates change them, and, for n workers that update in turn, how many of them
+another worker changed last: a core must fetch these from another core's cache. The cost of a fetch
+is measured with the two workers of the case: the additional time of an update compared with
+separate weights, divided by the number of fetched lines. The resulting estimate for n cores is for
+cores that are as near to each other as these two. Prints all figures; the estimate only if both
+cores were otherwise idle.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from cases import hogwild_sparse as case
 from harness import WORKERS, Others, Size
 
 LINE = 64  # bytes
-BLOCK = 64  # neighbouring rows that a worker visits one after the other
-COUNTED = 256 * BLOCK  # updates that the counts with n workers are over
-CALM = 0.1  # of the machine, for others: two threads that share a core fetch nothing
+BLOCK = 64  # consecutive rows that a worker visits in order
+COUNTED = 256 * BLOCK  # number of updates for the counts with n workers
+CALM = 0.1  # largest share of the machine for others: two threads on one core fetch no lines
 MANY = (1, 2, 4, 8, 16, 32, 64)  # workers
 
 
 def lines_of(size: Size) -> tuple[Any, Any]:
-    """The line of each non-zero, sorted by row, and which of them are the first of their kind."""
+    """The line of each non-zero, sorted by row, and whether it is the first of its line."""
     at = np.fromfile(case.folder(size) / "at", np.int32).reshape(size.rows, size.per_row)
     lines = np.sort(at // (LINE // 4), axis=1)
     first = np.ones(lines.shape, bool)
@@ -43,9 +43,9 @@ def lines_of(size: Size) -> tuple[Any, Any]:
 
 
 def fetched(lines: Any, first: Any, workers: int) -> float:
-    """Lines an update changes that another worker was the last to change; workers take turns."""
+    """Lines of an update that another worker changed last, if workers take turns."""
     blocks = np.random.default_rng(2).permutation(len(lines) // BLOCK)[: COUNTED // BLOCK]
-    # A worker's rows are one block after the other, and all workers' are laid side by side.
+    # Each worker's blocks are in order, and the rows of all workers alternate.
     mine = (blocks.reshape(workers, -1, 1) * BLOCK + np.arange(BLOCK)).reshape(workers, -1)
     rows = mine.T.ravel()
     update, place = np.nonzero(first[rows])
@@ -57,7 +57,7 @@ def fetched(lines: Any, first: Any, workers: int) -> float:
 
 
 def shared(lines: Any, rows: int) -> float:
-    """The part of a step's lines that another worker's step of as many rows changes as well."""
+    """The share of a step's lines that another worker's step of as many rows changes, too."""
     rng, parts = np.random.default_rng(3), []
     for one, other in rng.choice(len(lines) // rows, (500, 2), replace=True):
         if one != other:
@@ -67,9 +67,9 @@ def shared(lines: Any, rows: int) -> float:
 
 
 def measured(size: Size, rounds: int) -> tuple[float, float, float, float]:
-    """Nanoseconds of an update in a worker: alone, shared by two, two with weights of their own.
+    """Nanoseconds of an update: one worker, two on shared weights, two on separate weights.
 
-    And of moving one line. The best of some rounds each, in turns: what others disturbed is longer.
+    Also those of moving one line. Each is the best of several rounds, in turns.
     """
     ways = (("ours", 1), ("ours", WORKERS), ("own", WORKERS))
     took: list[list[float]] = [[], [], [], []]
@@ -83,7 +83,7 @@ def measured(size: Size, rounds: int) -> tuple[float, float, float, float]:
 
 
 def print_counts(size: Size, lines: Any, first: Any) -> float:
-    """Print what the rows alone say; return which part of all updates changes the hottest line."""
+    """Print the counts of the rows; return the share of updates that change the hottest line."""
     often = np.bincount(lines[first], minlength=-(-size.features * 4 // LINE))
     touched, hottest = first.sum() / size.rows, float(often.max() / size.rows)
     print(f"{size.features:,} weights in {often.size:,} lines of {LINE} bytes")

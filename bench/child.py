@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 
-# Peers that look for a device, or talk much, do neither here.
+# Peers must not look for a device, or print much.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "torch")

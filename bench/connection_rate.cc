@@ -1,7 +1,7 @@
-// How fast large messages go between two threads over loopback, beside plain send() and recv() of
-// the same bytes over the same kind of socket, and beside a plain loop in which nothing else is
-// done. usage: connection_rate [MB of a message] [rounds]. Prints a line of JSON for each kind of
-// line: GB/s of both, best and median of the rounds, which alternate.
+// The rate of large messages between two threads over loopback, compared with plain send() and
+// recv() of the same bytes over the same kind of socket, in a loop that does nothing else. usage:
+// connection_rate [MB of a message] [rounds]. Prints a line of JSON for each kind of connection:
+// GB/s of both, best and median of the rounds, which alternate.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -82,7 +82,7 @@ void measure(const std::string& name, const std::string& kind, const LinkOptions
             at += static_cast<size_t>(got);
           }
         });
-    if (round < 0) continue;  // the first is for the caches
+    if (round < 0) continue;  // the first round warms the caches
     ours.push_back(one);
     plain.push_back(other);
   }

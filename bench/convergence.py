@@ -1,10 +1,10 @@
-"""Does training with several workers end where training with one does?
+"""Compares the results of training with several workers and with one.
 
 python bench/convergence.py [--runs N]
 
 A small network on scikit-learn's digits, by a plain loop, by Hogwild and by towers with 1, 2 and 4
-workers, all for as many samples; loss over what was learnt and accuracy on what was not, as the
-mean over runs with orders of their own and the largest difference from it. Prints a table.
+workers, all with the same number of samples. Prints a table with the loss on the training set and
+the accuracy on the test set: the mean over runs with different orders, and the largest difference.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-// What counting and tracing cost per batch: the same calls that a worker and the consumer make for
-// each ticket, over and over. Prints nanoseconds: worker and consumer with tickets so quick that
-// the clock is read for kUntimed of them at a time, then with tickets that are each timed, and too
-// long for their events to be merged.
+// The cost of counting and tracing per batch: the calls that a worker and the consumer make for
+// each ticket, in a loop. Prints nanoseconds of worker and consumer: first with tickets so fast
+// that the clock is read once for kUntimed tickets, then with tickets that are timed one by one and
+// are too long for their events to be merged.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint64_t kRounds = 2'000'000;
 
-// The time of one round, at best. `spacing` is what lies between two readings of the clock in a
-// real run: it decides whether the trace merges events.
+// The shortest time of a round. `spacing` is the time between two readings of the clock in a real
+// run, which determines whether the trace merges events.
 template <class Round>
 double best_ns(Round round) {
   double best = 1e9;

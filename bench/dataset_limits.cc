@@ -1,5 +1,5 @@
-// What the machine itself does with the work of the Dataset cases: plain loops, each thread into
-// one batch of its own that nobody takes.
+// The limit of the machine for the work of the Dataset cases: plain loops, in which each thread
+// writes one batch of its own that is never delivered.
 //
 //   dataset_limits parsed THREADS FILE...    read, both CRCs, the three features into a batch
 //   dataset_limits raw THREADS FILE...       read, both CRCs, the payload into a batch
@@ -8,8 +8,8 @@
 //   dataset_limits rows THREADS COUNT        rows of 784 bytes, in such an order, to float32:
 //                                            (x - mean) / std
 //
-// Prints how many, the seconds of the best round, and a sum to check: of labels, of payload bytes,
-// or of what lies first in each row.
+// Prints the count, the seconds of the best round, and a checksum: the sum of labels, of payload
+// bytes, or of the first values of the rows.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -74,7 +74,7 @@ uint64_t take_varint(Bytes& from) {
   stop("a number has no end");
 }
 
-// The next field, which is one with a length.
+// The next field, which must have a length.
 Bytes take_field(Bytes& from, uint64_t* number = nullptr) {
   uint64_t tag = take_varint(from), size = take_varint(from);
   if ((tag & 7) != 2 || size > from.size()) stop("no such field");
@@ -269,7 +269,7 @@ class Rows {
 
 // ---- rounds
 
-// Everything is there before the clock starts; the threads begin each round together.
+// All data exist before the clock starts; the threads begin each round together.
 template <class Part>
 void measure(std::vector<Part>& parts) {
   const auto threads = static_cast<std::ptrdiff_t>(parts.size());
@@ -308,7 +308,7 @@ void measure_rows(size_t threads, size_t count) {
   const size_t size = count * kWidth;
   void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) stop("no memory");
-  madvise(mapped, size, MADV_HUGEPAGE);  // as NumPy does for what is large
+  madvise(mapped, size, MADV_HUGEPAGE);  // as NumPy does for large arrays
   auto* rows = static_cast<uint8_t*>(mapped);
   for (size_t row = 0; row < count; ++row) {
     std::memset(rows + row * kWidth, static_cast<int>(row & 255), kWidth);

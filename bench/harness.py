@@ -1,9 +1,9 @@
-"""What every case of the benchmark is made of: entries, figures, targets, and the meters.
+"""The parts of a benchmark case: entries, figures, targets, and the meters.
 
-A case measures one thing in several entries: ours, its peers, and the limits (what the machine
-does with no hand-over at all). Each entry is a function of a `Size` that sets itself up, measures,
-checks what it was given, and returns figures. run.py calls every entry in a process of its own, in
-turns, so that what else the machine does hits all of them alike.
+A case measures one thing with several entries: penstock's, its peers, and the limits (the machine
+without any hand-over). Each entry is a function of a `Size` that sets itself up, measures, checks
+the batches, and returns figures. run.py calls every entry in a process of its own, in turns, so
+other load on the machine affects all of them equally.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# What every entry's workers and threads are set to.
+# The number of workers and threads of every entry.
 WORKERS = 2
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -31,7 +31,7 @@ BEST_PEER, BEST_LIMIT = "the best peer", "the limit"
 
 
 class Size(SimpleNamespace):
-    """The numbers that a case was asked to run with, and `data`, a folder for inputs."""
+    """The sizes of a run of a case, and `data`, a folder for inputs."""
 
     data: str
 
@@ -46,12 +46,12 @@ class Figure:
     Attributes
     ----------
     unit : str
-        As it is printed.
+        The printed unit.
     scale : float
-        From what entries return (seconds, bytes, items per second) to the unit.
+        Factor from the returned values (seconds, bytes, items per second) to the unit.
     more_is_better : bool
     compared : bool
-        Whether saying how many times better ours is makes sense.
+        Whether ratios to penstock's figure are meaningful.
     """
 
     unit: str
@@ -62,12 +62,12 @@ class Figure:
 
 @dataclass
 class Target:
-    """Something that a case must reach.
+    """A target of a case.
 
-    With `against`, how many times better than that entry ours is, round by round: an entry's name,
-    `BEST_PEER` or `BEST_LIMIT`. Every speed is a ratio, for another machine has other seconds.
-    Without `against`, our own figure, as entries return it: counts, shares, bounds on memory.
-    `at_least` or `at_most` bounds it.
+    With `against`, the ratio of penstock's entry to that entry, round by round: an entry's name,
+    `BEST_PEER` or `BEST_LIMIT`. Every speed is a ratio, because seconds depend on the machine.
+    Without `against`, penstock's figure as its entry returns it: counts, shares, limits of memory.
+    `at_least` or `at_most` is the bound.
     """
 
     figure: str
@@ -85,7 +85,7 @@ class Entry:
     run: Callable[[Size], Figures]
     quick: bool
     note: str
-    beside: str  # which of ours it is compared with; "": the first
+    beside: str  # penstock's entry that it is compared with; "": the first
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Case:
     def entry(
         self, name: str, role: str, note: str = "", quick: bool = True, beside: str = ""
     ) -> Callable[[Callable[[Size], Figures]], Callable[[Size], Figures]]:
-        """Register a function as an entry. quick: part of the short form as well."""
+        """Register a function as an entry. quick: also part of the short form."""
 
         def register(run: Callable[[Size], Figures]) -> Callable[[Size], Figures]:
             self.entries[name] = Entry(name, role, run, quick, note, beside)
@@ -112,7 +112,7 @@ class Case:
 
 
 class Wrong(AssertionError):
-    """An entry was given something else than what it was to be given."""
+    """An entry got other batches than expected."""
 
 
 def expect(condition: object, what: str) -> None:
@@ -143,7 +143,7 @@ def processes_below(root: int | None = None) -> list[int]:
             with contextlib.suppress(OSError, ValueError):
                 parents[int(name)] = int(_stat(int(name))[1])
     found = [root or os.getpid()]
-    for pid in found:  # grows as it is walked through
+    for pid in found:  # the list grows during the loop
         found += [child for child, parent in parents.items() if parent == pid]
     return found
 
@@ -154,7 +154,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and its descendants, those that ended included."""
+    """CPU time of this process and its descendants, including ended ones."""
     ticks = 0
     for pid in processes_below():
         with contextlib.suppress(OSError):
@@ -169,7 +169,7 @@ def machine_seconds() -> float:
 
 
 def resident_bytes() -> int:
-    """Memory of this process and its descendants together; what they share counts once."""
+    """Memory of this process and its descendants together; shared memory counts once."""
     total = 0
     for pid in processes_below():
         with contextlib.suppress(OSError):
@@ -180,7 +180,7 @@ def resident_bytes() -> int:
 
 
 class Others:
-    """What share of the machine other processes took meanwhile."""
+    """The share of the machine that other processes used meanwhile."""
 
     def __init__(self) -> None:
         self._began = (time.perf_counter(), machine_seconds(), cpu_seconds())
@@ -200,14 +200,14 @@ def one_epoch(
     warm: int,
     began: float | None = None,
 ) -> tuple[Figures, list[Any], Any]:
-    """Walk through an epoch.
+    """Iterate over an epoch.
 
     Parameters
     ----------
     start : callable
-        Gives the epoch.
+        Returns the epoch.
     look : callable
-        What is kept of a batch for checks; called within the clock, so it should be small.
+        Returns the part of a batch to keep for checks; its time counts, so it should be fast.
     warm : int
         The steady figure begins after this many batches.
     began : float, optional
@@ -218,7 +218,7 @@ def one_epoch(
     figures : dict
         Seconds: ``first`` (batch), ``total`` and ``steady`` (per batch).
     kept : list
-        What `look` returned.
+        The results of `look`.
     last : object
         The last batch.
     """
@@ -258,10 +258,10 @@ def epochs(
     warm: int = 1,
     began: float | None = None,
 ) -> Figures:
-    """Walk through epochs for about `seconds`, one at least; check each.
+    """Iterate over epochs for about `seconds`, at least one; check each.
 
-    ``first`` and ``total`` are the first epoch's; ``steady``, and ``whole`` (``total`` once more),
-    are the best epoch's.
+    ``first`` and ``total`` are of the first epoch; ``steady`` and ``whole`` (as ``total``) are of
+    the best epoch.
     """
     result: Figures = {}
     stop = time.perf_counter() + seconds
@@ -288,7 +288,7 @@ def best_of(run: Callable[[], Any], seconds: float, least: int = 3) -> float:
 
 
 def keep_heap(*_: object) -> None:
-    """Let glibc keep freed memory, so that the next batch does not fault its pages in anew."""
+    """Make glibc keep freed memory, so the next batch does not fault its pages in again."""
     import ctypes
 
     libc = ctypes.CDLL(None)
@@ -298,7 +298,7 @@ def keep_heap(*_: object) -> None:
 
 
 def folder_in_memory() -> str:
-    """Where an entry makes files that are to be in memory; run.py empties it behind each."""
+    """The folder for an entry's files in memory; run.py empties it after each entry."""
     return os.environ.get(MEMORY, "/dev/shm")
 
 
@@ -311,7 +311,7 @@ def closing(feed: Any) -> Iterator[Any]:
 
 
 def once(path: Path, make: Callable[[Path], None]) -> Path:
-    """Make a file unless it is there; whole or not at all."""
+    """Make a file unless it exists; it appears when it is complete."""
     if not path.exists():
         part = path.with_name(f"{path.name}.part{os.getpid()}")
         make(part)

@@ -1,12 +1,13 @@
 // Sparse logistic regression, one row per update, for bench/cases/hogwild_sparse.py.
 //
-// hogwild_sparse move prints how many nanoseconds it takes until one core sees what another wrote:
-// what it costs to move a cache line.
+// hogwild_sparse move prints the nanoseconds until one core sees a write of another core: the cost
+// of moving a cache line.
+//
 // hogwild_sparse FOLDER WAY THREADS FEATURES PER_ROW RATE PASSES, where FOLDER has at (int32),
 // values and labels (float32). WAY: "ours"; "replicas", the same with a vector for each thread,
-// merged now and then, and so many times the rate; "plain", a loop of one's own over shuffled rows;
-// "own", the same as ours with weights of each thread's own, averaged in the end. Prints updates a
-// second and the mean loss.
+// merged from time to time, and a rate multiplied by their number; "plain", a hand-written loop
+// over shuffled rows; "own", as "ours" with separate weights for each thread, averaged at the end.
+// Prints updates per second and the mean loss.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,7 +27,7 @@
 namespace {
 
 namespace train = penstock::train;
-constexpr size_t kBlock = 64;  // neighbours that are visited one after the other
+constexpr size_t kBlock = 64;  // consecutive rows that are visited in order
 
 template <class T>
 std::vector<T> load(const std::string& path) {
@@ -94,7 +95,7 @@ void ours(const Rows& rows, size_t threads, size_t passes, size_t replicas) {
         rows.loss(updater.parameters().slab().values().data()));
 }
 
-// What threads do that are left alone: `run(thread)` in each.
+// Runs `run(thread)` in each of several threads.
 template <class F>
 double seconds_of(size_t threads, F run) {
   const auto began = std::chrono::steady_clock::now();
@@ -134,7 +135,7 @@ void own(const Rows& rows, size_t threads, size_t passes) {
 }
 
 // Two threads answer each other through one word, for a second or some thousand times. The shortest
-// of many short runs counts: in that one nobody took a core away.
+// of many short runs counts, in which both threads kept their cores.
 void move() {
   using Clock = std::chrono::steady_clock;
   constexpr int kRuns = 500, kAnswers = 100, kEnd = -1;

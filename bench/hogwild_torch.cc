@@ -1,9 +1,10 @@
 // Hogwild in C++ on libtorch, for bench/cases/hogwild.py.
 //
-// hogwild_torch lenet|mlp WAY WORKERS STEPS. WAY: "ours"; "snapshots", ours with them; "threads",
-// threads as one writes them by hand, each with a module whose parameters are the first one's and
-// torch's SGD; "own", the same with weights of each thread's own. All take the same batches, and
-// glibc keeps freed memory. Prints steps a second of all workers together, and the loss.
+// hogwild_torch lenet|mlp WAY WORKERS STEPS. WAY: "ours"; "snapshots", the same with snapshots;
+// "threads", hand-written threads, each with a module that shares the first module's parameters and
+// with torch's SGD; "own", the same with separate weights for each thread. All take the same
+// batches, and glibc keeps freed memory. Prints steps a second of all workers together, and the
+// loss.
 #include <penstock/base/os.h>
 #include <penstock/torch/alias.h>
 #include <torch/optim/sgd.h>

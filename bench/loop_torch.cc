@@ -1,8 +1,8 @@
 // Steps of a tiny model in C++ on libtorch, for bench/cases/loop.py.
 //
 // loop_torch WAY STEPS BATCH N. WAY: "ours", train::Loop over an array, in super-batches of N
-// steps; "hand", the loop that one writes over the same array. glibc keeps freed memory. Prints
-// seconds a step, the best of three passes, and the last loss.
+// steps; "hand", a hand-written loop over the same array. glibc keeps freed memory. Prints seconds
+// a step, the best of three passes, and the last loss.
 #include <penstock/base/os.h>
 #include <penstock/pipeline/api/dataset.h>
 #include <penstock/torch/tensor.h>

@@ -1,4 +1,4 @@
-"""On what a run was made: the kind of machine and the versions, nothing that names it."""
+"""Describes the machine of a run: its kind and the versions, without its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PEERS += ("pyzmq", "redis", "hiredis", "ray")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores, memory, system, and the versions of all that was measured."""
+    """Processor, cores, memory, system, and the versions of all measured packages."""
     cpu = Path("/proc/cpuinfo").read_text(errors="replace")
     found = re.search(r"^model name\s*:\s*(.+)$", cpu, re.M)
     numbers = [re.search(rf"^{key}\s*:\s*(\d+)$", cpu, re.M) for key in ("cpu family", "model")]

@@ -1,4 +1,4 @@
-"""How the peers are set up, and processes that a case speaks with: what several have in common."""
+"""Set-up of the peers, and processes that a case talks to, for use by several cases."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def torch_loader(dataset: Any, **options: Any) -> Any:
 def keras_epoch(
     item: Callable[[int], Any], length: int, **options: Any
 ) -> Callable[[], Iterator[Any]]:
-    """Return what model.fit iterates over for a PyDataset of these items; called once an epoch.
+    """Return the iterator of model.fit for a PyDataset of these items; called once an epoch.
 
-    Keras builds a new pool for each epoch, so the adapter is built anew as well.
+    Keras builds a new pool for each epoch, so the adapter is also built again.
     """
     os.environ.setdefault("KERAS_BACKEND", "torch")
     from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
@@ -51,7 +51,7 @@ def grain_processes(dataset: Any, buffered: int) -> Any:
     import grain
     from absl import flags
 
-    flags.FLAGS(sys.argv[:1])  # its workers want absl's flags parsed, as absl.app.run does
+    flags.FLAGS(sys.argv[:1])  # its workers need parsed absl flags, as by absl.app.run
     items = dataset.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
     return items.mp_prefetch(
         grain.MultiprocessingOptions(num_workers=WORKERS, per_worker_buffer_size=buffered)
@@ -67,9 +67,9 @@ def grain_threads(dataset: Any, buffered: int) -> Any:
 
 
 def side_by_side(module: str, function: str, *arguments: Any) -> tuple[float, list[Any]]:
-    """Run a function in two fresh processes at once, with no hand-over: what a limit is made of.
+    """Run a function in two new processes at once, without hand-over, for a limit.
 
-    Returns the seconds from before their start to after their end, and what each returned.
+    Returns the seconds from before their start to after their end, and their results.
     """
     import json
     import time
@@ -94,7 +94,7 @@ def side_by_side(module: str, function: str, *arguments: Any) -> tuple[float, li
 
 
 class Program:
-    """A module of this folder as a process of its own, which says and is told things in lines."""
+    """A module of this folder as a process, which communicates by lines of text."""
 
     def __init__(self, module: str, *arguments: Any) -> None:
         self.process = subprocess.Popen(
@@ -106,12 +106,12 @@ class Program:
         )
 
     def hear(self) -> str:
-        """Wait for its next line; an empty one if it has ended."""
+        """Wait for its next line; empty if it has ended."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
 
     def go(self) -> None:
-        """Give it a line, which it waits for."""
+        """Send a line, for which it waits."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
@@ -122,14 +122,14 @@ class Program:
 
 
 def redis_socket(where: Path) -> Path:
-    """Where the server of `redis_server` is found."""
+    """The socket of the server of `redis_server`."""
     return where / "redis"
 
 
 def redis_server(where: Path) -> subprocess.Popen[bytes]:
     """Start Redis on a Unix socket in a folder, with nothing kept in files; until `redis_end`.
 
-    Its server and its checkers are one program, which goes by the name it is called by.
+    Its server and its check programs are one binary, which behaves according to its name.
     """
     import shutil
     import time
@@ -144,7 +144,7 @@ def redis_server(where: Path) -> subprocess.Popen[bytes]:
     server = subprocess.Popen(
         ["redis-server", *line], executable=program, stderr=subprocess.DEVNULL, **nowhere
     )
-    # It listens before its socket is there.
+    # It listens before its socket appears.
     while not redis_socket(where).exists():
         if server.poll() is not None:
             raise RuntimeError(f"redis-server has ended with {server.returncode}")
@@ -166,10 +166,10 @@ _RAY: dict[str, Any] = {
 
 
 def ray_head(room: int) -> str:
-    """Start a cluster of this process's own, until `ray_end`; return where others find it.
+    """Start a cluster of this process, until `ray_end`; return its address.
 
-    `room` is its store's, in bytes. Its processes know each other by a token, which ray reads from
-    the environment when it is imported.
+    `room` is the size of its store in bytes. Its processes authenticate by a token, which ray reads
+    from the environment when it is imported.
     """
     import secrets
     import tempfile
@@ -200,7 +200,7 @@ def ray_end() -> None:
 
 
 def ray_join(address: str) -> None:
-    """Be a driver of the cluster of `ray_head`; for a process that one has started."""
+    """Become a driver of the cluster of `ray_head`; for a started process."""
     import ray
 
     ray.init(address=address, **_RAY)

@@ -3,13 +3,13 @@
     make bench                 everything
     make bench QUICK=1         the short form
     python bench/run.py --only small,order --rounds 7
-    python bench/run.py --only loop --update      in place of what make bench kept of it
-    python bench/run.py --judge                   today's targets for results that were kept
+    python bench/run.py --only loop --update      replaces the stored results of these cases
+    python bench/run.py --judge                   the current targets for stored results
 
-Prints, per case, every entry's median and spread over the rounds, how much better ours is, and
-whether the targets are met; keeps all of it as JSON (bench/table.py prints tables of it).
+Prints, for each case, every entry's median and spread over the rounds, the ratios to penstock's
+entries, and whether the targets are met; stores all of it as JSON (bench/table.py prints tables).
 Entries take turns within a round, and each round begins with another entry. An entry that other
-processes disturbed (they took more of the machine than --calm) is run again, twice at most.
+processes disturbed (they used more of the machine than --calm) is run again, at most twice.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from summary import judge_again, print_case, summarise
 HERE = Path(__file__).resolve().parent
 # No entry takes longer than this many seconds.
 TIMEOUT = 180.0
-# And no longer than this once it is told to stop.
+# And no longer than this after it was told to stop.
 PATIENCE = 10.0
 
 
 def run_child(key: str, entry: str, size: dict[str, Any]) -> Figures:
-    """Run one entry in a fresh process and return what it said; what it leaves behind is ended."""
+    """Run one entry in a new process and return its output; ends processes that it left behind."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir=folder_in_memory()) as folder:
         child = subprocess.Popen(
             [sys.executable, str(HERE / "child.py"), key, entry, json.dumps(size)],
@@ -55,7 +55,7 @@ def run_child(key: str, entry: str, size: dict[str, Any]) -> Figures:
         try:
             out, err = child.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGINT)  # it may close what no signal would
+            child.send_signal(signal.SIGINT)  # it may close resources in order
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.communicate(timeout=PATIENCE)
             err = f"no result within {TIMEOUT:.0f} s"
@@ -137,7 +137,7 @@ def arguments() -> argparse.Namespace:
 
 
 def kept_before(path: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Cases that were measured before and are not now."""
+    """Cases that were measured before but not in this run."""
     if not options.update or not path.exists():
         return []
     cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
@@ -145,7 +145,7 @@ def kept_before(path: Path, options: argparse.Namespace) -> list[dict[str, Any]]
 
 
 def judge_kept(path: Path) -> None:
-    """Write kept results again with the targets that the cases have today."""
+    """Write stored results again with the current targets of the cases."""
     results = json.loads(path.read_text(encoding="utf-8"))
     results["cases"] = [
         judge_again(CASES[case["key"]], case) for case in results["cases"] if case["key"] in CASES
@@ -171,7 +171,7 @@ def main() -> int:
     rounds = options.rounds or 3
     machine = describe_machine()
     form = "quick" if options.quick else "full"
-    # What is not the whole of it stays local, and never takes the place of a full run.
+    # Results of a partial run stay local, and never replace those of a full run.
     whole = options.update or not (options.quick or options.only or options.entries)
     name = f"{name_of_machine(machine)}.{'json' if whole else 'local.json'}"
     path = options.json or HERE / "results" / name

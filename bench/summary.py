@@ -1,4 +1,4 @@
-"""From the rounds of a case to medians, spreads, ratios and verdicts; and how they are printed."""
+"""Computes medians, spreads, ratios and verdicts from the rounds of a case, and prints them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def times_better(case: Case, figure: str, ours: list[Figures], its: list[Figures]) -> list[float]:
-    """How many times better ours is, round by round: what disturbed one round disturbed both.
+    """Ratios to penstock's entry, round by round, because load affects both in a round.
 
-    A figure that is a difference may be zero or less where it drowns in noise: no ratio then.
+    A figure that is a difference may be zero or negative because of noise; then there is no ratio.
     """
     more = case.figures[figure].more_is_better
     return [
@@ -31,7 +31,7 @@ def times_better(case: Case, figure: str, ours: list[Figures], its: list[Figures
 
 
 def summarise(case: Case, size: dict[str, Any], runs: dict[str, list[Figures]]) -> Summary:
-    """All figures of a case in plain data: what is printed and what is kept."""
+    """All figures of a case as plain data, for printing and storing."""
     first = next((name for name in runs if case.entries[name].role == "ours"), "")
     return {
         "key": case.key,
@@ -75,7 +75,7 @@ def summarise_entry(case: Case, name: str, first: str, runs: dict[str, list[Figu
 
 
 def judge_again(case: Case, kept: Summary) -> Summary:
-    """Return kept results with the case's targets of today."""
+    """Return stored results with the case's current targets."""
     runs = {entry["name"]: entry.get("rounds", []) for entry in kept["entries"]}
     runs = {name: rounds for name, rounds in runs.items() if name in case.entries}
     return {**kept, "targets": judge_all(case, runs)}
@@ -136,7 +136,7 @@ def judge(case: Case, target: Target, runs: dict[str, list[Figures]]) -> Summary
         result["met"] = reaches(target, middle)
         if not result["met"]:
             limit = result["limit"] = limit_of(case, target, runs)
-            # The same run shows the target to be out of reach, and ours to be where the limit is.
+            # In the same run the limit misses the target, and penstock is at the limit.
             result["met"] = limit is not None and at_limit(target, middle, limit)
     return result
 
@@ -153,7 +153,7 @@ def reaches(target: Target, value: float) -> bool:
 
 
 def limit_of(case: Case, target: Target, runs: dict[str, list[Figures]]) -> float | None:
-    """What the case's limit reaches itself, where that is short of the target too."""
+    """The limit's own figure, if it misses the target, too."""
     if target.against and case.entries[rivals(case, target, runs)[0]].role == "limit":
         return None
     its = rival_rounds(case, target, runs) if target.against else []
@@ -179,7 +179,7 @@ def limit_of(case: Case, target: Target, runs: dict[str, list[Figures]]) -> floa
 
 
 def number(value: float) -> str:
-    """Three digits that matter, thousands set apart."""
+    """Three significant digits, with separators of thousands."""
     if value == 0:
         return "0"
     size = abs(value)
@@ -239,7 +239,7 @@ def verdict(target: Summary, figures: dict[str, Summary]) -> str:
 
 
 def limit_text(target: Summary, figures: dict[str, Summary]) -> str:
-    """Say how far the limit is from a target that was not met, if the limit is short of it too."""
+    """Describe the limit's distance from a target that was not met, if the limit misses it, too."""
     limit = target.get("limit")
     if limit is None:
         return ""

@@ -1,8 +1,8 @@
-"""Prints tables of a run that run.py kept.
+"""Prints tables of a run that run.py stored.
 
-python bench/table.py                    the README's ten rows: ours beside the best peer
+python bench/table.py                    the README's ten rows: penstock and the best peer
 python bench/table.py --full             that of docs/benchmarks.md: all entries, targets and limits
-python bench/table.py [--full] FILE      of that file; else of that with most cases in bench/results
+python bench/table.py [--full] FILE      of this file; default: the one with most cases in results
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from summary import limit_text, number, shown
 
-# The README's rows: several parts of the library, and one where a peer is better.
+# The README's rows: several parts of the library, and one case in which a peer is better.
 README = (
     "large-rand",
     "small",
@@ -33,7 +33,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def full_row(case: dict[str, Any]) -> str:
-    """One case: ours, the peers and the limit by its first figure, and the targets."""
+    """One case: penstock, the peers and the limit by its first figure, and the targets."""
     key, figure = next(iter(case["figures"].items()))
     cells: dict[str, list[str]] = {"ours": [], "peer": [], "limit": []}
     for entry in case["entries"]:
@@ -54,7 +54,7 @@ def full_row(case: dict[str, Any]) -> str:
 
 
 def short_row(case: dict[str, Any]) -> str:
-    """One case: the first of ours, the best of the peers measured beside it, and the ratio."""
+    """One case: penstock's first entry, the best of its peers, and the ratio."""
     key, figure = next(iter(case["figures"].items()))
     entries = [entry for entry in case["entries"] if key in entry.get("figures", {})]
     ours = next(entry for entry in entries if entry["role"] == "ours")
@@ -81,7 +81,7 @@ def short(name: str) -> str:
 
 
 def wanted(target: dict[str, Any], figures: dict[str, Any]) -> str:
-    """What a target asks for, and how far the limit is from it."""
+    """A target, and the limit's distance from it."""
     text, against = target["says"], short(target["against"])
     if against:
         text += (": " if text.endswith("the limit") else " ") + against
@@ -90,7 +90,7 @@ def wanted(target: dict[str, Any], figures: dict[str, Any]) -> str:
 
 
 def beside(entry: dict[str, Any], key: str, figure: dict[str, Any]) -> str:
-    """What an entry reached, and how much better ours is."""
+    """An entry's figure, and the ratio to penstock's."""
     text = f"{short(entry['name'])}: {number(entry['figures'][key]['median'] * figure['scale'])}"
     times = entry["times"].get(key)
     return text + (f" (x {number(times['median'])})" if times else "")

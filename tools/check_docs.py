@@ -1,8 +1,8 @@
 """Check the Markdown files: links and names in lists lead somewhere, Python examples are Python.
 
-The classes that docs/design/walk.md names are declared in the tree.
-A README with a table of files names every file beside it, and every file of a folder that it has a
-heading for (``## element/``): by its name, or, a header and its source, by what they share.
+The classes that docs/design/walk.md names are declared in the tree. A README with a table of files
+names every file beside it, and every file of a folder for which it has a heading (``## element/``):
+by its name, or a header and its source by their common stem.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def unlisted(page: Path, files: list[Path]) -> list[str]:
 
 
 def undeclared(page: Path, files: list[Path]) -> list[str]:
-    """Names of classes that a page has and no header, binding or module declares."""
+    """Names of classes on a page that no header, binding or module declares."""
     code = [file.read_text() for file in files if file.suffix in (".h", ".py")]
     declared = {name for text in code for name in CLASS.findall(text)}
     return [

@@ -32,11 +32,11 @@ FORBIDDEN = re.compile(
     r"std::(?:cout|cerr|clog)\b|\b(?:v?f?printf|f?puts|putchar|perror|assert"
     r"|abort|terminate|_?exit|_Exit|quick_exit)(?=\s*\()"
 )
-# Processes of the library's own end so, and one whose parent has ended.
+# The library's own processes end so, and a process whose parent has ended.
 MAY_EXIT = ("penstock/base/linux/process.cc", "penstock/train/server/shard_supervisor.cc")
 
-# What lies directly in python/penstock; each may import those before it. The package's own
-# `__init__` imports nothing before it is used. python/README.md says the same.
+# The entries of python/penstock; each may import those before it. The package's own `__init__`
+# imports each module when it is first used. python/README.md has the same list.
 PYTHON = (
     "errors",
     "base",
@@ -91,7 +91,7 @@ def faults(name: str, text: str) -> Iterator[str]:
 
 
 def imports_of(module: str, is_package: bool, tree: ast.AST) -> Iterator[str]:
-    """The modules of the package that one imports, in functions too; not for types alone."""
+    """The modules of the package that a module imports, also in functions; not only for types."""
     package = module.split(".") if is_package else module.split(".")[:-1]
     for_types = {
         id(inner)

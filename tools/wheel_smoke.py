@@ -1,4 +1,4 @@
-"""Whether an installed penstock works: every kind of worker gives the same batches, in order."""
+"""Checks an installed penstock: every kind of worker makes the same batches, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""1,000,000 x 784 bytes in memory through shuffle, normalise and batch: float32 comes out."""
+"""1,000,000 x 784 bytes in memory through shuffle, normalise (to float32) and batch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CASE = Case(
 def ours(size: Size) -> Figures:
     import penstock
 
-    _ = penstock.Loader  # loads the extension: an import of the user's, as for the peers
+    _ = penstock.Loader  # loads the extension: imports are not timed, as for the peers
     operation = penstock.normalize(MEAN, STD, fields="0")
     data = columns(size)
     began = time.perf_counter()

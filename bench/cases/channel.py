@@ -1,8 +1,8 @@
 """Experience of two foreign processes, taken by a learner in batches.
 
-`rate` is items per second from the learner's first batch to its last, `bytes` the same of their
-arrays, and `cpu` what an item costs all processes together. The limit is what one process's copies
-allow: each item into a buffer and out of it into a row of a batch, in turns with nobody else. Every
+`rate` is items per second from the learner's first batch to its last, `bytes` the bytes of their
+arrays per second, and `cpu` the CPU time of an item in all processes together. The limit is the
+speed of one process's copies: each item into a buffer, and from there into a row of a batch. Every
 item is numbered, and each must come once.
 """
 
@@ -23,7 +23,7 @@ PRODUCERS = 2
 TAKE = 128
 OURS, QUEUE, LIMIT = "penstock.train.channel", "multiprocessing.Queue", "limit: two copies"
 
-# In a process of its own: puts its items as fast as they are taken.
+# A separate process that puts its items as fast as they are taken.
 PRODUCER = """
 import signal
 import sys
@@ -78,7 +78,7 @@ def ours(size: Size) -> Figures:
 
     name = f"bench-{uuid.uuid4().hex}"
     with train.channel(name) as channel, channel_producers(name, size):
-        # Until both have started: the ring of the first one is full by then.
+        # Wait until both have started; then the ring of the first one is full.
         while sum(each["put"] > 0 for each in channel.stats()["producers"]) < PRODUCERS:
             time.sleep(0.001)
         ids = [channel.get(1)["id"]]
@@ -97,7 +97,7 @@ def put_into(queue: Any, who: int, count: int, side: int) -> None:
 
 
 def queue(size: Size) -> Figures:
-    """Stacked by the learner, as a batch is what it trains on."""
+    """Stacked by the learner, because it trains on batches."""
     import multiprocessing
 
     context = multiprocessing.get_context("fork")

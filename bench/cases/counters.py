@@ -1,9 +1,9 @@
-"""What the counters and traces cost: their calls per batch, timed alone, over the time of a batch.
+"""The cost of counters and traces: the time of their calls per batch, over the time of a batch.
 
-An engine without counters does not exist, so it cannot be run beside this one. counters_cost.cc
-makes the calls that a worker makes per ticket and the consumer per batch, clock readings
-included; what they take is set against what the same number of tickets took in a run. Worker and
-consumer work at the same time, so the larger share of the two is what the counters may cost.
+There is no engine without counters to compare with. counters_cost.cc makes the calls of a worker
+per ticket and of the consumer per batch, including clock readings. Their time is divided by the
+time of as many tickets in a run. Worker and consumer run at the same time, so the larger share of
+the two is the result.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def costs(size: Size) -> list[float]:
 
 
 def share_of(batch: float, tickets: float, worker: float, consumer: float) -> Figures:
-    """batch: seconds per batch; tickets: how many of them each worker made per batch."""
+    """batch: seconds per batch; tickets: number of tickets per batch of each worker."""
     return {
         "share": max(worker * tickets, consumer) / batch,
         "per_batch": worker * tickets * WORKERS + consumer,

@@ -1,4 +1,4 @@
-"""A place far away: skip 10^9 elements, restore there, shuffle 10^9. Time to the batch, memory."""
+"""A distant position: skip 10^9 elements, restore there, shuffle 10^9. Time to a batch, memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CASE = Case(
 
 @CASE.entry(OURS, "ours", "building the feed and starting its threads included")
 def ours(size: Size) -> Figures:
-    there_and_back(10 * BATCH)  # what distance costs is counted, and not what the first feeds do
+    there_and_back(10 * BATCH)  # a warm-up, so only the cost of the distance is counted
     before = peak_bytes()
     figures = there_and_back(size.length)
     figures["memory"] = peak_bytes() - before
@@ -73,7 +73,7 @@ def there_and_back(length: int) -> Figures:
     make = penstock.Dataset.range
 
     def first(data: Any) -> tuple[Any, float]:
-        """The first batch, and the seconds until it was there."""
+        """The first batch, and the seconds until it was ready."""
         began = time.perf_counter()
         with closing(data.batch(BATCH).build(workers=WORKERS)) as feed:
             batch = next(iter(feed))

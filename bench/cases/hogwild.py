@@ -1,9 +1,9 @@
 """Hogwild with torch: two workers on one network, beside workers that share nothing.
 
 A LeNet-5 on images of 28 x 28 and an MLP, in torch, batches of 32, plain SGD. All use one thread of
-torch for each worker, and glibc keeps freed memory for all. The limit trains two networks: nothing
-that shares weights can be faster, save by what an update costs. The rows in C++ (hogwild_torch.cc)
-take their batches from a Dataset, which is part of their time.
+torch for each worker, and glibc keeps freed memory for all. The limit trains two networks: shared
+weights cannot be faster, except by the cost of an update. The rows in C++ (hogwild_torch.cc) take
+their batches from a Dataset, which is part of their time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from peers import side_by_side
 
 from cases import torch_programs
 
-# At higher rates weights that change within a step keep some runs from learning, ours and by hand.
+# At higher rates some runs do not learn, because weights change within a step; so do plain loops.
 BATCH, RATE, SAMPLES = 32, 0.02, 2048
 OURS, OURS_PROCESSES = "train.Hogwild, threads", "train.Hogwild, processes"
 OURS_SNAPSHOT = 'train.Hogwild, threads, snapshot="update"'
@@ -43,7 +43,7 @@ def network(kind: str) -> Any:
 
 
 def samples() -> tuple[Any, Any]:
-    """Ten patterns under noise."""
+    """Images of ten patterns with noise."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, SAMPLES)
     images = rng.normal(size=(10, 1, 28, 28))[labels] + rng.normal(size=(SAMPLES, 1, 28, 28))
@@ -51,7 +51,7 @@ def samples() -> tuple[Any, Any]:
 
 
 def batches(worker: int) -> Iterator[tuple[Any, Any]]:
-    """Batches without end, as tensors that are there already."""
+    """Endless batches of existing tensors."""
     import torch
 
     images, labels = (torch.from_numpy(part) for part in samples())
@@ -114,7 +114,7 @@ def plain(module: Any, worker: int, steps: int, optimizer: Any) -> None:
 
 
 def alone(model: str, steps: int, worker: int) -> float:
-    """Return the steps a second of one process of the limit."""
+    """Return the steps per second of one process of the limit."""
     import torch
 
     from penstock import _engine
@@ -132,7 +132,7 @@ def alone(model: str, steps: int, worker: int) -> float:
 
 
 def aliased_threads(size: Size) -> Figures:
-    """Threads with modules whose parameters are one's, each with torch's optimizer."""
+    """Threads with modules that share the parameters of one, each with torch's optimizer."""
     import torch
 
     from penstock import _engine

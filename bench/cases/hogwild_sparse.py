@@ -1,11 +1,10 @@
 """Hogwild's own case: logistic regression over sparse rows, one row per update, plain SGD, in C++.
 
-Features follow a power law, as words do. All visit each row once a pass. Ours visits blocks of 64
-neighbours in random order, so that the next row is where the processor looks for it; the plain loop
-is what one writes by hand, rows in random order. With replicas each thread has a vector of its own,
-which are merged as often as takes a tenth of the time, and learns at twice the rate. The limit
-shares nothing: each thread has weights of its own, which are averaged in the end, so that its loss
-is another.
+Features follow a power law, like words. All entries visit each row once a pass. penstock visits
+blocks of 64 consecutive rows in random order, so the processor can prefetch the next row. The plain
+loop is hand-written and visits rows in random order. With replicas each thread has a vector of its
+own and twice the learning rate; merges take a tenth of the time. The limit shares nothing: each
+thread has its own weights, which are averaged at the end, so its loss differs.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def folder(size: Size) -> Path:
 
 
 def make(part: Path, size: Size) -> None:
-    """Rows whose labels a linear model tells, but for a tenth of them."""
+    """Rows with labels of a linear model, except for a tenth of them."""
     rng = np.random.default_rng(1)
     shape = (size.rows, size.per_row)
     at = (rng.random(shape) ** 3 * size.features).astype(np.int32)

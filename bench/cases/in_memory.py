@@ -30,7 +30,7 @@ BATCH, WIDTH = 256, 784
 
 
 def rows_of(ids: Any) -> Any:
-    """The rows of these numbers: a row's bytes tell its number."""
+    """The rows of these numbers; a row's bytes contain its number."""
     ids = np.asarray(ids, np.int64)[:, None]
     at = np.arange(WIDTH)
     return ((ids * 131 + at * 17 + (ids >> 8) * (at & 7)) & 255).astype(np.uint8)
@@ -54,7 +54,7 @@ def measure(
     began: float | None = None,
     most: int | None = None,
 ) -> Figures:
-    """most: of slow peers, only so many batches of an epoch."""
+    """most: for slow peers, the number of batches to measure."""
 
     def check(kept: list[Any], last: Any) -> None:
         if most is None:
@@ -74,7 +74,7 @@ def measure(
     figures = epochs(some, look, check, size.seconds, began=began)
     batches = -(-size.count // BATCH) if most is None else most
     rows = size.count if most is None else most * BATCH
-    # The whole epoch, first batch included: an order that is drawn beforehand is paid for.
+    # The whole epoch, including the first batch, to include the time to draw an order beforehand.
     return {"rate": rows / batches / figures["whole"], "first": figures["first"]}
 
 
@@ -100,7 +100,7 @@ CASE = Case(
 def ours(size: Size) -> Figures:
     import penstock
 
-    _ = penstock.Loader  # loads the extension: an import of the user's, as for the peers
+    _ = penstock.Loader  # loads the extension: imports are not timed, as for the peers
     data = columns(size)
     began = time.perf_counter()
     loader = penstock.Loader(data, batch_size=BATCH, shuffle=True, workers=WORKERS)

@@ -1,4 +1,4 @@
-"""Whole batches of 154 MB: computed anew, transport alone, and a view of an array that stays."""
+"""Whole batches of 154 MB: computed anew, transport alone, and a view of a persistent array."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness import (
 )
 from peers import keras_epoch, side_by_side, torch_loader
 
-QUEUE = 4  # batches ahead, for everyone
+QUEUE = 4  # batches ahead, for all entries
 
 
 class Items:
@@ -52,7 +52,7 @@ def items(kind: str, size: Size) -> Items:
 
 
 def look(batch: Any) -> float:
-    """Touch the batch here and there: a few pages in a hundred."""
+    """Read parts of the batch: a few pages in a hundred."""
     return float(np.asarray(batch).reshape(-1)[:: 1 << 18].sum())
 
 
@@ -138,7 +138,7 @@ def shared_memory(kind: str, size: Size) -> Figures:
     data = items(kind, size)
     resource_tracker.ensure_running()
     context = multiprocessing.get_context("fork")
-    blocks: list[Any] = []  # nothing else keeps a block under its arrays
+    blocks: list[Any] = []  # keeps blocks alive while their arrays exist
     began = time.perf_counter()
     queues = [context.Queue(QUEUE // WORKERS) for _ in range(WORKERS)]
     workers = [
@@ -152,7 +152,7 @@ def shared_memory(kind: str, size: Size) -> Figures:
         for k in range(len(data)):
             blocks.append(shared_memory.SharedMemory(queues[k % WORKERS].get()))
             blocks[-1].unlink()
-            if len(blocks) == 3:  # the consumer may still have the batch before this one
+            if len(blocks) == 3:  # the consumer may still use the previous batch
                 blocks.pop(0).close()
             yield np.ndarray((size.rows, 224, 224, 3), "float32", blocks[-1].buf)
 
@@ -176,7 +176,7 @@ def _share(data: Items, part: int, queue: Any) -> None:
 
 
 def limit_loop(kind: str, rows: int, count: int, warm: int, kept: bool, part: int) -> float:
-    """One of two processes: make every second batch, hand none over. Seconds per batch."""
+    """One of two processes: make every second batch, without hand-over. Seconds per batch."""
     if kept:
         keep_heap()
     data = Items(kind, rows, count)
@@ -197,7 +197,7 @@ def limit(kind: str, size: Size, kept: bool) -> Figures:
 
 
 def copy_loop(rows: int, seconds: float, part: int) -> float:
-    """One of two processes: copy a batch over and over. Bytes per second, the best way."""
+    """One of two processes: copy a batch repeatedly. Bytes per second, by the best method."""
     import ctypes
 
     source = np.ones((rows, 224, 224, 3), "float32")

@@ -1,4 +1,4 @@
-"""How long until a batch is there: at the start of a later epoch, and of the first one."""
+"""The time to a batch: at the start of a later epoch, and of the first one."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ FIRST = Case(
 
 
 def first_batch(make: Callable[[], Any], own: Callable[[Any], float] = lambda b: 0.0) -> Figures:
-    """make() builds the loader, and `own` reads from a batch what the imports took."""
+    """make() builds the loader, and `own` reads the time of the imports from a batch."""
     began = time.perf_counter()
     feed = make()
     batches = iter(feed)
@@ -142,7 +142,7 @@ def first_batch(make: Callable[[], Any], own: Callable[[Any], float] = lambda b:
 def penstock_first(data: Any, method: str, own: Callable[[Any], float] = lambda b: 0.0) -> Figures:
     import penstock
 
-    _ = penstock.Loader  # loads the extension: an import of the user's, as for the peers
+    _ = penstock.Loader  # loads the extension: imports are not timed, as for the peers
 
     def make() -> Any:
         return penstock.Loader(data, workers=WORKERS, use_multiprocessing=True, start_method=method)
@@ -159,7 +159,7 @@ FIRST.entry(OURS, "ours", "spawn; the dataset needs NumPy")(
 def ours_with_imports(size: Size) -> Figures:
     from cases.slow_to_import import Items
 
-    # Each worker imports; both share the cores, so the slower one's time is the user's.
+    # Each worker imports; both share the cores, so the slower worker's time counts.
     return penstock_first(Items(size.count), "spawn", lambda batch: float(batch[0]))
 
 

@@ -1,9 +1,9 @@
 """A tiny model (8 -> 16 relu -> 1, mean squared error, SGD), feeding included, N steps a check-in.
 
-`step` is the time of a step, callbacks that see every step's loss included where there are any. The
-peers are the loops that one writes by hand over an array in memory: torch's, JAX' with a jitted
-step, and with `jax.lax.scan` over 20 steps; and Keras' `fit` over the same array, with no callbacks
-and `steps_per_execution` of 1 and 20, beside the same Keras model in our loop.
+`step` is the time of a step, including callbacks that get every step's loss, if there are any. The
+peers are hand-written loops over an array in memory: with torch, with a jitted step of JAX, and
+with `jax.lax.scan` over 20 steps; and Keras' `fit` over the same array, without callbacks and with
+`steps_per_execution` of 1 and 20, compared with the same Keras model in penstock's Loop.
 """
 
 from __future__ import annotations
@@ -261,6 +261,6 @@ def fit(backend: str, at_once: int, size: Size) -> Figures:
 
 for name in KERAS:
     CASE.entry(KERAS[name], "ours", "a Dataset, all losses replayed")(partial(ours_of_keras, name))
-    for count in (1, 20) if name != "torch" else (1,):  # which refuses more
+    for count in (1, 20) if name != "torch" else (1,):  # torch does not support more
         title = f"Keras fit on {name}, {count} at once"
         CASE.entry(title, "peer", "no callbacks", beside=KERAS[name])(partial(fit, name, count))

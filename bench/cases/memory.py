@@ -1,4 +1,4 @@
-"""Memory of all processes together, what they share counted once, beyond imports and the data."""
+"""Memory of all processes together, with shared memory counted once, without imports and data."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Batches:
 
 
 def allowed(batch: int, held: int) -> float:
-    """What the design allows: the batches that there may be, 15 %, and 60 MB a worker."""
+    """The limit by design: the allowed batches, 15 %, and 60 MB per worker."""
     return (QUEUE + WORKERS + held) * batch * 1.15 + WORKERS * PER_WORKER
 
 
 def growth(
     start: Callable[[], Any], count: int, bound: float, look: Callable[[Any], Any], held: int = 1
 ) -> Figures:
-    """Take `count` batches and keep `held` of them; the peak beyond now."""
+    """Take `count` batches and keep `held` of them; return the peak above the current memory."""
     before = resident_bytes()
     peak, last, kept = before, time.perf_counter(), []
     taken = 0
@@ -44,7 +44,7 @@ def growth(
         look(batch)
         kept.append(batch)
         del batch
-        # Looking takes long enough for the queue to fill.
+        # Measuring takes long enough for the queue to fill.
         if time.perf_counter() - last > 0.02 or taken <= QUEUE + 2:
             peak = max(peak, resident_bytes())
             last = time.perf_counter()

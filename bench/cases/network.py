@@ -1,7 +1,7 @@
-"""How fast large messages of penstock/net go over loopback, beside plain send() and recv().
+"""The rate of large messages of penstock/net over loopback, compared with plain send() and recv().
 
-connection_rate.cc sends the same bytes both ways in turns, between two threads, so that what else
-the machine does hits both; the share is what is left of the plain rate.
+connection_rate.cc sends the same bytes in both ways in turns, between two threads, so other load
+affects both; the share is the ratio to the plain rate.
 """
 
 from __future__ import annotations

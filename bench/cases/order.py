@@ -1,4 +1,4 @@
-"""A shuffled order of 100,000,000 indices: the first, then their rate, and is it right?"""
+"""A shuffled order of 100,000,000 indices: time to the first, rate, and correctness."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ CASE = Case(
 def ours(size: Size) -> Figures:
     import penstock
 
-    # What is measured is an order, not the loading of the extension.
+    # Loads the extension, which is not measured.
     penstock.Permutation(10)[0]
 
     def order(n: int) -> Iterator[Any]:

@@ -1,6 +1,6 @@
 """A learner's newest weights in three processes that it did not start as its workers.
 
-Version v is full of the number v, so that a reader sees a torn one. `publish` is the time of the
+All weights of version v are v, so a reader detects a torn one. `publish` is the time of the
 learner's call, `visible` the time from its beginning until a reader holds that version or a later
 one, over all readers and versions. No way can be faster than one copy in memory.
 """
@@ -80,9 +80,9 @@ def measure(size: Size, way: str) -> Figures:
 
 
 def copies(size: Size) -> Figures:
-    """From the learner's array into one of a few others, in turns, as publishing has to.
+    """Copies from the learner's array into a few others in turn, as publishing must do.
 
-    With the learner's pauses, after which caches and core are as cold as they are for it.
+    With the learner's pauses, after which caches and core are equally cold.
     """
     weights = np.zeros(size.floats, np.float32)
     slots = [np.zeros(size.floats, np.float32) for _ in range(4)]

@@ -1,8 +1,8 @@
-"""Ways to hand the newest weights to processes that know only a name; and a reader, as a process.
+"""Ways to give the newest weights to processes that only have a name; and a reader process.
 
-A way has ``weights`` for the learner to fill, ``publish(version)``, and for readers ``next(seen)``:
-a context of (version, array) newer than `seen`, or of None if there is none yet. ``close()`` is for
-what would outlive the learner.
+A way has ``weights``, which the learner fills, ``publish(version)``, and for readers
+``next(seen)``: a context of (version, array) newer than `seen`, or of None if there is none yet.
+``close()`` removes objects that would outlive the learner.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Locked:
             self.weights = np.zeros(floats, np.float32)
         else:
             self.memory = shared_memory.SharedMemory(at.read_text())
-            # Or else this process's end would take the segment from all others.
+            # Otherwise the end of this process would remove the segment for all others.
             resource_tracker.unregister(self.memory._name, "shared_memory")  # type: ignore[attr-defined]
             self.weights = np.empty(floats, np.float32)
         buffer: Any = self.memory.buf
@@ -95,7 +95,7 @@ class Locked:
 
 
 class TorchFile:
-    """torch.save to a new file in RAM, renamed; readers look at its stamp and torch.load it."""
+    """torch.save to a new file in RAM, renamed; readers check its time and torch.load it."""
 
     def __init__(self, where: Path, floats: int, learner: bool) -> None:
         import torch
@@ -126,7 +126,7 @@ class TorchFile:
 
 
 class ZeroMq:
-    """PUB and SUB over a Unix socket, of which both keep the newest message only."""
+    """PUB and SUB over a Unix socket; both keep only the newest message."""
 
     def __init__(self, where: Path, floats: int, learner: bool) -> None:
         import zmq
@@ -136,7 +136,7 @@ class ZeroMq:
         self.socket = self.context.socket(zmq.PUB if learner else zmq.SUB)
         self.socket.setsockopt(zmq.CONFLATE, 1)
         if learner:
-            keep_heap()  # a message is a copy, the learner goes on meanwhile
+            keep_heap()  # a message is a copy, and the learner continues meanwhile
             self.weights = np.zeros(floats, np.float32)
             self.socket.bind(f"ipc://{where}/socket")
         else:
@@ -145,7 +145,7 @@ class ZeroMq:
 
     def publish(self, version: int) -> None:
         self._send(version)
-        # The first one is for those who have connected already: again, until all have.
+        # Only connected readers receive the first version: repeat until all have it.
         while version == 1 and len(list(self.where.glob("received-*"))) < READERS:
             time.sleep(0.01)
             self._send(version)
@@ -168,13 +168,13 @@ class ZeroMq:
 
 
 class Redis:
-    """MSET of weights and version and a message to those who subscribed, who take both by MGET."""
+    """MSET of weights and version, and a message to subscribers, which read both by MGET."""
 
     def __init__(self, where: Path, floats: int, learner: bool) -> None:
         from redis import Redis
         from redis.connection import Encoder, PythonRespSerializer
 
-        # hiredis reads large answers sooner than Python does, and takes longer to write arrays.
+        # hiredis reads large answers faster than Python, and writes arrays more slowly.
         packer = PythonRespSerializer(6000, Encoder("utf-8", "strict", False).encode)
         self.client = Redis.from_url(f"unix://{redis_socket(where)}", command_packer=packer)
         if learner:
@@ -205,7 +205,7 @@ class Redis:
 
 
 class Ray:
-    """ray.put, and an actor that tells readers of the newest; each is a driver of one cluster."""
+    """ray.put, and an actor with the newest reference; each process is a driver of one cluster."""
 
     def __init__(self, where: Path, floats: int, learner: bool) -> None:
         if learner:
@@ -233,7 +233,7 @@ class Ray:
         self.weights = np.zeros(floats, np.float32)
 
     def publish(self, version: int) -> None:
-        # In a list it stays a reference, and is not handed to the actor as an array.
+        # In a list it stays a reference, and is not passed to the actor as an array.
         self.ray.get(self.newest.set.remote(version, [self.ray.put(self.weights)]))
 
     @contextlib.contextmanager
@@ -253,7 +253,7 @@ WAYS = {way.__name__: way for way in (Penstock, Locked, TorchFile, ZeroMq, Redis
 
 
 def main() -> None:
-    """Hold every version that can be had up to the last one; say when, and how many were torn."""
+    """Hold every available version up to the last one; return the times, and the torn ones."""
     way, where, floats, last = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     ways: Any = WAYS[way](where, floats, False)
     seen, when, torn = 0, [], 0

@@ -73,7 +73,7 @@ def prepare(size: Size) -> None:
 
 
 class Samples:
-    """(number, image); opens the images when first asked, so that it travels light."""
+    """(number, image); opens the images at the first request, so its pickle is small."""
 
     def __init__(self, path: str, count: int) -> None:
         self.path, self.count = path, count

@@ -23,7 +23,7 @@ OURS_PROCESSES = "the same, processes=True"
 
 
 def check(size: Size, weights: Any, pulled: list[list[float]]) -> None:
-    """Every gradient once in the weights, and all of them in what was pulled after the last one."""
+    """Check that every gradient is in the weights once, and all are in the last pull."""
     one = -RATE * VALUE * (WARM + size.rounds)
     expected = WORKERS * one
     if weights is not None:
@@ -91,7 +91,7 @@ def case(key: str, where: str, ways: dict[str, str], optimizer: str, least: int)
     )
     for name, way in {**ways, "limit: two copies": "Copies"}.items():
         role = "ours" if way.startswith("Penstock") else "limit" if way == "Copies" else "peer"
-        whole = way == "TensorFlow"  # its workers are told each step by this process
+        whole = way == "TensorFlow"  # this process starts each step of its workers
         made.entry(name, role)(server_tensorflow.measure if whole else partial(measure, way=way))
     return made
 

@@ -1,9 +1,9 @@
-"""A parameter server of which a process is killed by SIGKILL while two workers push without pause.
+"""A parameter server with a process that is killed by SIGKILL while two workers push continuously.
 
-`again` is the time from the kill until each worker has had a push acknowledged that it began after
-it, over several kills at any moment of a push. `lost` counts pushes that were acknowledged and are
-not in the weights in the end, `doubled` those that are in them more than once: each push leaves a
-mark of its own, and what they add up to must be what all other weights are.
+`again` is the time from the kill until each worker has an acknowledgement for a push that it began
+after the kill, over several kills at any moment of a push. `lost` counts acknowledged pushes that
+are not in the final weights, `doubled` those that are in them more than once: each push leaves its
+own mark, and the sum of the marks must equal the other weights.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from cases import server_kill_ways as ways
 
 OURS = "penstock.train.ParameterServer, processes=True"
 PEERS = {"Ray actor, restarted": "Ray", "unix sockets + NumPy, started again": "Sockets"}
-# Seconds that a server has to come up, and to come back.
+# Seconds for a server's start and restart.
 PATIENCE = 60.0
 
 
 class Pushes:
-    """What two workers say of their pushes."""
+    """The records of two workers' pushes."""
 
     def __init__(self, way: str, where: Path, floats: int) -> None:
         self.moments = [ways.times(where, each, "w+") for each in range(WORKERS)]
@@ -49,7 +49,7 @@ class Pushes:
         ]
 
     def begun_after(self, moment: float) -> float:
-        """When the last worker had the first push acknowledged that it began after `moment`."""
+        """When the last worker got its first acknowledgement of a push begun after `moment`."""
         found: list[float] = []
         while len(found) < WORKERS:
             expect(time.monotonic() < moment + PATIENCE, f"no push within {PATIENCE:.0f} s")
@@ -66,7 +66,7 @@ class Pushes:
 
 
 def count(weights: Any, acknowledged: list[int]) -> Figures:
-    """How many pushes are not in the weights, and how many are more than once."""
+    """The numbers of pushes that are not in the weights, and that are in them more than once."""
     weights = np.rint(-weights).astype(np.int64)
     lost = doubled = 0
     applied = np.zeros(ways.SHARDS, np.int64)

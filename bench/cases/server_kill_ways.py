@@ -1,10 +1,10 @@
-"""Parameter servers that lose a process, their workers as processes, and which pushes they know.
+"""Parameter servers that lose a process, their worker processes, and counts of applied pushes.
 
-A server has ``address``, ``victim(turn)``, the process of it that is to die now, ``weights()`` and
-``close()``. A worker has ``gradient`` and ``push()``, which returns when it is acknowledged and is
-stopped by nothing before. The rate is 1 and gradients are whole numbers: no sum of them is rounded.
-A worker's push i adds 1 at place i of a row of its own, in each part of the weights that a shard
-has for itself; so the weights tell of each push how often it was applied.
+A server has ``address``, ``victim(turn)``, the process to kill now, ``weights()`` and ``close()``.
+A worker has ``gradient`` and ``push()``, which returns only when the push is acknowledged. The
+learning rate is 1 and gradients are whole numbers, so no sum is rounded. A worker's push i adds 1
+at place i of its own row, in the part of the weights of each shard. So the weights show how often
+each push was applied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from peers import Program, ray_end, ray_head, ray_join
 from cases.server_ways import receive_into
 
 SHARDS = 2
-# Of each worker in each shard: more pushes than any run has.
+# Places of each worker in each shard: more than the pushes of any run.
 PLACES = 40_000
 
 
@@ -34,12 +34,12 @@ def rows(array: Any, worker: int) -> Any:
 
 
 def others(array: Any) -> Any:
-    """A view of all that is nobody's place: each push adds 1 there."""
+    """A view of all weights outside the places: each push adds 1 there."""
     return array.reshape(SHARDS, -1)[:, WORKERS * PLACES :]
 
 
 class Penstock:
-    """Shards are processes; whoever watches them forks the one that ended again."""
+    """Shards are processes; their supervisor forks an ended one again."""
 
     def __init__(self, floats: int) -> None:
         from penstock import train
@@ -51,7 +51,7 @@ class Penstock:
         self.address = "\n".join(self.server.addresses)
 
     def victim(self, turn: int) -> int:
-        while self.server.restarts < turn:  # the one before is there, and its number known
+        while self.server.restarts < turn:  # the previous one was replaced, and its pid is known
             time.sleep(0.001)
         return self.server.pids[turn % SHARDS]
 
@@ -75,7 +75,7 @@ class PenstockWorker:
 
 
 class Sockets:
-    """A process that serves a Unix socket with NumPy; another one is started when it ends."""
+    """A process that serves a Unix socket with NumPy, and is restarted when it ends."""
 
     def __init__(self, floats: int) -> None:
         self.address, self.floats = f"penstock-bench-{time.time_ns()}", floats
@@ -110,7 +110,7 @@ class Sockets:
 
 
 class SocketsWorker:
-    """Connects again, and sends again, as often as it takes."""
+    """Reconnects and sends again until it succeeds."""
 
     def __init__(self, floats: int, address: str) -> None:
         self.name = "\0" + address
@@ -160,7 +160,7 @@ def serve(address: str, floats: int) -> None:
 
 
 class Ray:
-    """An actor that Ray starts again, with the calls that it had not answered."""
+    """An actor that Ray restarts, with the calls that it had not answered."""
 
     def __init__(self, floats: int) -> None:
         self.address = ray_head(1 << 30)
@@ -213,7 +213,7 @@ WAYS: dict[str, tuple[Any, Any]] = {
 
 
 def times(where: Path, worker: int, mode: Any) -> Any:
-    """When each push of a worker began and was acknowledged (0: not yet); the worker writes it."""
+    """The times at which a worker's pushes began and were acknowledged (0: not yet)."""
     return np.memmap(where / f"worker-{worker}", np.float64, mode, shape=(PLACES, 2))
 
 

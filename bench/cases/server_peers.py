@@ -1,7 +1,7 @@
-"""Parameter servers that are built with a library for sending; as in server_ways.
+"""Parameter servers built with messaging libraries; the interface is that of server_ways.
 
-What a message holds is never copied by these lines: it is sent from where it is, and used where the
-library has put it.
+This code never copies the content of a message: it is sent from its array, and used in the
+library's memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness import WORKERS, folder_in_memory, keep_heap
 
 from cases.server_ways import RATE, VALUE, torch_update
 
-# Where torch would ask which of the network's addresses this machine has.
+# Otherwise torch looks up this machine's network addresses.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
 
 
@@ -27,7 +27,7 @@ class ZeroMq:
     def __init__(self, floats: int, optimizer: str) -> None:
         import zmq
 
-        keep_heap()  # a message is memory of its own
+        keep_heap()  # each message has memory of its own
         self.array: Any = np.zeros(floats, np.float32)
         self.apply = torch_update(self.array, optimizer)
         self.socket = zmq.Context(io_threads=WORKERS).socket(zmq.ROUTER)
@@ -73,7 +73,7 @@ class _Meeting:
         self.folder.cleanup()
 
 
-# What a call of a worker finds in the server's process.
+# The object that a worker's call uses in the server's process.
 _served: TorchRpc | None = None
 
 
@@ -106,7 +106,7 @@ class TorchRpc(_Meeting):
         self.tensor, self.lock = torch.from_numpy(self.array), threading.Lock()
         _served = self
         super().__init__()
-        # It returns when all workers are there.
+        # It returns when all workers have joined.
         arguments = ("server", 0, self.address[0])
         threading.Thread(target=_join_rpc, args=arguments, daemon=True).start()
 
@@ -132,7 +132,7 @@ class TorchRpcWorker:
 
 
 class Gloo(_Meeting):
-    """No server: each worker has all weights, and all add up their gradients in each round."""
+    """No server: each worker has all weights, and gradients are added up in each round."""
 
     def __init__(self, floats: int, optimizer: str) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""TensorFlow's ParameterServerStrategy: this process gives out steps, its servers are processes.
+"""TensorFlow's ParameterServerStrategy: this process schedules steps, its servers are processes.
 
-A worker's step takes a gradient from its data, has it applied by the parameter server, and reads
-the weights. Each is a closure of its own, for within one TensorFlow would send a gradient once.
+In a step, a worker takes a gradient from its data, the parameter server applies it, and the worker
+reads the weights. Each step is a separate closure: within one, TensorFlow would send a gradient
+once.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _steps(size: Size, strategy: Any) -> Figures:
 
 
 def main() -> None:
-    """A server of one task; it says where it is found, and learns of the others from the chief."""
+    """A server of one task; it prints its address, and gets the others from the chief."""
     import tensorflow as tf
 
     keep_heap()

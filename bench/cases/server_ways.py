@@ -1,8 +1,8 @@
-"""Ways to push gradients to one set of weights and pull them: ours, and what is written by hand.
+"""Ways to push gradients to one set of weights and pull them: penstock's, and hand-written ones.
 
 A server has ``address``, arguments for its workers, ``weights()`` and ``close()``. A worker has
-``round()``: push a gradient, pull the weights; and ``pulled``, those that it got last. Every
-gradient is full of one number, so that the weights tell how many were applied.
+``round()``: push a gradient, pull the weights; and ``pulled``, the last pulled weights. All numbers
+of a gradient are equal, so the weights show how many were applied.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 RATE, VALUE = 0.01, 1e-3
-# Rounds of a worker that nobody measures.
+# Rounds of a worker that are not measured.
 WARM = 3
 
 
 def torch_update(weights: Any, optimizer: str) -> Any:
-    """The update of the servers written by hand: torch's own, on one thread."""
+    """The update of the hand-written servers: torch's own, on one thread."""
     import torch
 
     torch.set_num_threads(1)

@@ -23,7 +23,7 @@ WAYS: dict[str, tuple[Any, Any]] = {
 
 
 def main() -> None:
-    """Say `ready` when warm; after a line, how long each round took and what was pulled last."""
+    """Print `ready` after the warm-up; after a line of input, the times and the last pull."""
     way, me, floats, rounds, warm = sys.argv[1], *map(int, sys.argv[2:6])
     worker = WAYS[way][1](floats, [text.replace("@@", "\0") for text in sys.argv[6:]], me)
     for _ in range(warm):
@@ -40,7 +40,7 @@ def main() -> None:
     pulled = worker.pulled
     held = [] if pulled is None else [float(pulled.min()), float(pulled.max())]
     print(json.dumps(held), flush=True)
-    sys.stdin.readline()  # stays until all are done: some libraries end a peer of who has left
+    sys.stdin.readline()  # until all are done: some libraries end the peers of a process that ends
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""A dataset whose module imports much; its items say how long that took."""
+"""A dataset whose module has many imports; its items contain their time."""
 
 import time
 

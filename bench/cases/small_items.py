@@ -28,7 +28,7 @@ QUEUE = 256
 
 
 def item(k: int) -> Any:
-    """Item k: 4 KiB made anew, its first number is k."""
+    """Item k: a new array of 4 KiB, whose first number is k."""
     made = np.full(FLOATS, 0.5, np.float32)
     made[0] = k
     return made
@@ -101,7 +101,7 @@ def penstock_feed(size: Size, processes: bool) -> Figures:
     )
     with closing(loader) as feed:
         figures = measure(size, lambda: feed)
-    # Threads take turns in Python, so an item's cost is paid in full; of processes, in halves.
+    # Threads take turns in Python, so an item's cost counts in full; with two processes, half.
     figures["beyond"] = figures["steady"] - own / (WORKERS if processes else 1)
     return figures
 

@@ -1,4 +1,4 @@
-"""What six stages that do next to nothing add to a chain: per batch of 256 and stage.
+"""The time that six nearly empty stages add to a chain: per batch of 256 and stage.
 
 Two chains of numbers are run in turns in one process: one with the stages, one without.
 """
@@ -34,7 +34,7 @@ CASE = Case(
 def measure(
     size: Size, without: Callable[[], Iterable[Any]], stages: Callable[[], Iterable[Any]]
 ) -> Figures:
-    """Each gives an epoch of ``size.batches`` batches: of numbers, and of (place, number)."""
+    """Each returns an epoch of ``size.batches`` batches: of numbers, and of (place, number)."""
 
     def walk(start: Callable[[], Iterable[Any]]) -> tuple[float, Any]:
         began, count, last = time.perf_counter(), 0, None
@@ -89,7 +89,7 @@ def grain_chain(size: Size) -> Figures:
     import grain
 
     here = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    few = Size(**{**vars(size), "rounds": 2})  # one takes seconds
+    few = Size(**{**vars(size), "rounds": 2})  # one round takes seconds
     end = size.batches * BATCH
     plain = grain.MapDataset.range(end).batch(BATCH).to_iter_dataset(here)
     stages = grain.MapDataset.range(end + 2)[1:][:end][0::1].repeat(1)

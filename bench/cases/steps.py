@@ -1,4 +1,4 @@
-"""Batches that cost next to nothing; a module that imports nothing but NumPy."""
+"""Batches that cost almost nothing; the module imports only NumPy."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ class Steps:
 
 
 class Hooked(Steps):
-    """The same, and something happens between epochs."""
+    """The same, with a change between epochs."""
 
     def on_epoch_end(self) -> None:
         self.count += 0

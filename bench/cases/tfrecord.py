@@ -112,7 +112,7 @@ def measure(size: Size, start: Callable[[], Any], began: float) -> Figures:
 def parse() -> Any:
     import penstock
 
-    _ = penstock.Loader  # loads the extension: an import of the user's, as for the peers
+    _ = penstock.Loader  # loads the extension: imports are not timed, as for the peers
     return penstock.parse_example(
         {
             "label": penstock.int64(),

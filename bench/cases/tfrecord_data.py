@@ -1,4 +1,4 @@
-"""The files of the TFRecord cases, and the program that says what the machine does with them.
+"""The files of the TFRecord cases, and the program that measures the machine's limit with them.
 
 200,000 tf.Examples of 580 bytes each with their frames, in 8 files: record i, in file i mod 8,
 has the features label (int64: i), x (64 floats) and raw (256 bytes), which `i` alone determines.
@@ -72,9 +72,9 @@ def entry(name: str, kind: int, values: bytes) -> bytes:
 
 
 def frames_of(numbers: Any) -> Any:
-    """The frames of records whose numbers take equally many bytes: (records, bytes)."""
+    """The frames of records whose numbers have the same number of bytes: (records, bytes)."""
     digits = len(varint(int(numbers[-1])))
-    # Bytes that are nowhere else in it.
+    # Bytes that occur nowhere else in it.
     places = {"label": b"\xfc" * digits, "raw": b"\xfd" * RAW, "x": b"\xfe" * (4 * FLOATS)}
     kinds = {"label": 3, "raw": 1, "x": 2}
     features = b"".join(entry(name, kinds[name], places[name]) for name in places)

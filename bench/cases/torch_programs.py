@@ -1,4 +1,4 @@
-"""Programs in C++ on libtorch: built with the engine and the torch that are installed, and run."""
+"""C++ programs with libtorch: built with the engine and the installed torch, and run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def program(size: Size, name: str) -> Path:
 
 
 def build(size: Size, name: str) -> None:
-    """bench/<name>.cc, unless it is there and new enough; nothing where something is missing."""
+    """Build bench/<name>.cc, unless it is up to date; nothing if a requirement is missing."""
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     libraries = sorted(ROOT.glob("build/test/release/penstock/libpenstock.a"))
     found = importlib.util.find_spec("torch")
@@ -43,7 +43,7 @@ def build(size: Size, name: str) -> None:
 
 
 def run(size: Size, name: str, *arguments: object) -> tuple[float, float]:
-    """What it says: two numbers. ImportError: it could not be built."""
+    """The two numbers that it prints. ImportError: it could not be built."""
     if not program(size, name).exists():
         raise ImportError("no C++ compiler, no libtorch, or no engine built in build/test/release")
     command = [str(program(size, name)), *map(str, arguments)]

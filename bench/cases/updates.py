@@ -1,9 +1,9 @@
-"""Applying a gradient to weights: how near an optimizer comes to what memory can carry.
+"""Applying a gradient to weights: how close an optimizer comes to the memory bandwidth.
 
-An update is limited by memory: SGD reads weights and gradients and writes weights, Adam reads and
-writes two moments more. So the limit is the copy of an array of the same size, whose floats per
-second an update can reach only in part: SGD moves 12 bytes a float and reads the gradient once
-more to look whether it is finite, Adam 32, a copy 8. torch's fused forms do not look: 12 and 28.
+Memory limits an update: SGD reads weights and gradients and writes weights, Adam also reads and
+writes two moments. The limit is the copy of an array of the same size. An update can reach only a
+part of its floats per second: SGD moves 12 bytes a float and reads the gradient once more to check
+whether it is finite, Adam moves 32, a copy 8. torch's fused forms do not check: 12 and 28.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// Softmax regression with Adam over penstock's parameters, stopped in the middle and gone on with
-// from its file, bit for bit. No framework, no Python.
+// Softmax regression with Adam over penstock's parameters, stopped in the middle and continued from
+// its file, bit for bit. No framework, no Python.
 #include <penstock/penstock.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ struct Batch {
   std::array<int, kBatch> label;
 };
 
-// Adds the gradient of the mean cross-entropy to `gradients`; returns how many were right.
+// Adds the gradient of the mean cross-entropy to `gradients`; returns the number of correct
+// predictions.
 int compute(const pt::Parameters& parameters, const Batch& batch, const pt::Slab& gradients) {
   auto w = parameters.at("w").as_span<float>(), b = parameters.at("b").as_span<float>();
   auto dw = gradients.at("w").as_span<float>(), db = gradients.at("b").as_span<float>();
@@ -53,7 +54,7 @@ pt::Updater new_updater() {
   return pt::Updater(pt::Parameters(layout), pt::Optimizer::adam(0.02, {}, {}));
 }
 
-// Returns how much of the last batch was right.
+// Returns the accuracy on the last batch.
 double run(pt::Updater& updater, uint64_t last) {
   const pt::Slab gradients = updater.parameters().gradients();
   int right = 0;

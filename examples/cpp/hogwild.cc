@@ -1,7 +1,7 @@
-// Sparse logistic regression by threads that change one vector with no lock: Hogwild's own case.
-// No framework, no Python. Rows are visited in blocks of neighbours, the blocks in random order: as
-// good for learning as a shuffle of rows, and the next row is where the processor looks for it.
-// Each row is an update. To be run as: example_hogwild [rows features per_row]
+// Sparse logistic regression by threads that change one vector with no lock: Hogwild's own case. No
+// framework, no Python. Blocks of consecutive rows are visited in random order, which trains as
+// well as a shuffle of rows, and lets the processor prefetch the next row. Each row is an update.
+// Usage: example_hogwild [rows features per_row]
 #include <penstock/penstock.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace pt = penstock::train;
 constexpr int kBlock = 64;
 constexpr float kRate = 0.5f;
-int rows_count = 40'000, features = 20'000, per_row = 40;  // or what the command line says
+int rows_count = 40'000, features = 20'000, per_row = 40;  // unless given on the command line
 
 struct Rows {
   Rows() : at(size_t(rows_count) * size_t(per_row)), value(at.size()), label(rows_count, 1.0f) {
@@ -23,7 +23,7 @@ struct Rows {
     std::vector<float> truth(features);
     for (float& w : truth) w = static_cast<float>(rng.uniform()) - 0.5f;
     for (size_t i = 0; i < at.size(); ++i) {
-      at[i] = static_cast<int32_t>(std::pow(rng.uniform(), 3) * features);  // few are in many rows
+      at[i] = static_cast<int32_t>(std::pow(rng.uniform(), 3) * features);  // few are frequent
       value[i] = 0.1f + 0.1f * static_cast<float>(rng.uniform());
     }
     for (int row = 0; row < rows_count; ++row) label[row] = margin(truth.data(), row) > 0 ? 1 : -1;
@@ -37,7 +37,7 @@ struct Rows {
   std::vector<float> value, label;
 };
 
-// Makes three passes, prints how they went and returns the loss.
+// Makes three passes, prints their results and returns the loss.
 double train(const Rows& rows, size_t workers) {
   pt::Updater updater(pt::Parameters(pt::Layout{{"w", {features}}}), pt::Optimizer::sgd(kRate));
   float* w = updater.parameters().slab().values().data();

@@ -1,5 +1,5 @@
-// A native pipeline: TFRecord files are written, then fed in a global shuffle, parsed, normalised
-// and batched by threads; a run that is interrupted goes on exactly where it was.
+// A native pipeline: TFRecord files are written, then shuffled globally, parsed, normalised and
+// batched by threads; an interrupted run continues exactly at its position.
 #include <penstock/penstock.h>
 
 #include <cstdio>
@@ -42,7 +42,7 @@ int main() {
                        {.name = "image", .type = Type::kBytes, .form = Form::kFixed, .count = 64},
                        {.name = "label", .type = Type::kInt64, .form = Form::kFixed},
                    }))
-                   // A lambda of one field: written straight into the batch.
+                   // A lambda of one field, whose result is written directly into the batch.
                    .map_field<uint8_t, float>("image", penstock::Shape{8, 8},
                                               [](auto pixels, auto out) {
                                                 for (size_t i = 0; i < pixels.size(); ++i) {

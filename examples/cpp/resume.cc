@@ -1,5 +1,5 @@
-// A training run that is interrupted and goes on elsewhere: its state is a line of JSON, and exact,
-// whatever was prefetched, with another number of workers.
+// A training run that is interrupted and resumed with another number of workers. Its state is a
+// line of JSON, and is exact, independent of prefetching.
 #include <penstock/penstock.h>
 
 #include <cstdio>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-// 1000 numbers, of which every 100th cannot be read.
+// 1000 numbers; every 100th cannot be read.
 struct Numbers {
   uint64_t size() const { return 1000; }
   penstock::Example get(uint64_t index, penstock::SampleContext&) const {

@@ -1,5 +1,6 @@
-// A parameter server of two shards, and two workers that know nothing but its addresses: they push
-// gradients and pull weights, and wait for nobody. Workers may be other processes, on other hosts.
+// A parameter server of two shards, and two workers that only need its addresses: they push
+// gradients and pull weights without waiting for each other. Workers may be other processes, on
+// other hosts.
 #include <penstock/penstock.h>
 
 #include <cmath>

@@ -20,7 +20,7 @@ class Bars {
     penstock::Tensor label = penstock::Tensor::make(penstock::DType::kInt64, {});
     int64_t kind = static_cast<int64_t>(index % kClasses);
     label.as_span<int64_t>()[0] = kind;
-    // Fresh noise and a fresh place in each epoch, the same for any number of workers.
+    // New noise and a new position in each epoch, the same for any number of workers.
     penstock::RandomStream& rng = context.rng();
     auto at = static_cast<int>(rng.below(kSide / 2)) + (kind % 2 == 0 ? 0 : kSide / 2);
     auto pixels = image.as_span<float>();
@@ -36,7 +36,7 @@ struct Softmax {
   std::vector<float> weights = std::vector<float>(kClasses * kPixels);
   std::array<float, kClasses> bias{};
 
-  // One step of gradient descent; returns how many of the batch were right before it.
+  // One step of gradient descent; returns the number of correct predictions before it.
   int step(const penstock::Example& batch, float rate) {
     auto images = batch.at("image").as_span<const float>();
     auto labels = batch.at("label").as_span<const int64_t>();

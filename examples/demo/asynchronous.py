@@ -1,4 +1,4 @@
-"""The training examples, each run as a user would: a line of the demo's closing table for each."""
+"""Runs the training examples: each gives one line of the demo's last table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def server() -> str:
 
 
 def actors() -> str:
-    """Two actors know a learner's name; it learns from 60 batches of what they send back."""
+    """Two actors attach to a learner by name; it learns from 60 batches of their experience."""
     name = f"demo-{uuid.uuid4().hex}"
     command = [sys.executable, str(EXAMPLES / "actors.py"), "actor", "--name", name]
     processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
@@ -80,7 +80,7 @@ ROWS: dict[str, Callable[[], str]] = {
 
 
 def print_rows() -> None:
-    """A line for each, with the seconds that it took."""
+    """Print a line for each example, with its time in seconds."""
     print("\nTraining without waiting (examples/train):\n")
     for name, run in ROWS.items():
         began = time.perf_counter()

@@ -13,7 +13,7 @@ from sequence import distort
 
 
 def write_records(path: Path, files, labels) -> None:
-    """Write each image file, as it is, and its label; unless the TFRecord file is there already."""
+    """Write each image file unchanged, with its label; does nothing if the TFRecord file exists."""
     if path.exists():
         return
     with penstock.TFRecordWriter(path) as writer:
@@ -23,7 +23,7 @@ def write_records(path: Path, files, labels) -> None:
 
 
 def decode_and_augment(sample):
-    """What a worker process does to one tf.Example: image (side, side, 1) in 0..1, and label."""
+    """Convert one tf.Example in a worker process: image (side, side, 1) in 0..1, and label."""
     with Image.open(io.BytesIO(sample["image"])) as image:
         pixels = np.asarray(image.convert("L"), dtype="float32") / 255
     return distort(pixels)[..., np.newaxis], sample["label"]

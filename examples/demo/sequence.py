@@ -1,4 +1,4 @@
-"""The data set as people write it for Keras: NumPy and Pillow, and no thought of what feeds it."""
+"""The data set, as written for Keras: NumPy and Pillow, without any use of penstock."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from PIL import Image
 
 
 class DigitSequence:
-    """Batches of images read from files, each freshly rotated, shifted and zoomed.
+    """Batches of images read from files, each randomly rotated, shifted and zoomed.
 
-    It has the methods of a ``keras.utils.PyDataset`` (once called ``Sequence``) and could as well
-    be derived from it; then every worker process would have to import Keras first.
+    It has the methods of a ``keras.utils.PyDataset`` (formerly ``Sequence``). It could be derived
+    from that class, but then every worker process would import Keras first.
     """
 
     def __init__(self, files, labels, batch_size, side=64, augment=False):

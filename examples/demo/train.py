@@ -2,10 +2,10 @@
 
     make demo        or        .venv/bin/python examples/demo/train.py --epochs 12
 
-The network stays the same. Three times the data set does, too (sequence.py), and what changes is
-the one line that builds the feed; the fourth time the same images come from a TFRecord file through
-a pipeline (records.py). Ends with a table, and writes report.html about the last run. Then come the
-examples of asynchronous training, a line for each (asynchronous.py).
+The network is always the same. The first three runs use the same data set (sequence.py), and only
+the line that builds the feed changes. In the fourth run the same images come from a TFRecord file
+through a pipeline (records.py). Prints a table, and writes report.html about the last run. Then it
+runs the examples of asynchronous training, with a line for each (asynchronous.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass
 class Run:
-    """What one way of feeding cost, epoch by epoch (seconds)."""
+    """The times of one way of feeding, by epoch, in seconds."""
 
     name: str
     steps: int
@@ -79,7 +79,7 @@ def train_epoch(model, feed, run, title):
     images = 0
     right = 0.0
     waited = 0.0
-    # Redrawn in a terminal; in a log file only the end of each epoch is worth a line.
+    # Redrawn in a terminal; in a log file there is one line for each epoch.
     often = 0.1 if sys.stdout.isatty() else 3600
     layout = title + " {percentage:3.0f}% |{bar:24}| {desc}"
     started = before = time.perf_counter()
@@ -107,7 +107,7 @@ def train(name, source, workers, use_multiprocessing, options):
     model = build_model(options.seed, options.epochs * len(source))
     run = Run(name, len(source))
 
-    # The one line.
+    # The line that builds the feed.
     with penstock.Loader(
         source, workers=workers, use_multiprocessing=use_multiprocessing, max_queue_size=10
     ) as feed:
@@ -120,7 +120,7 @@ def train(name, source, workers, use_multiprocessing, options):
         feed.report(str(options.report))
 
     test = DigitSequence(*list_images(options.data / "test"), BATCH_SIZE, SIDE)
-    # A Keras method takes a feed as it takes the sequence itself.
+    # Keras methods accept a feed in place of the sequence.
     _, run.accuracy = model.evaluate(penstock.keras.feed(test, workers=workers), verbose=0)
     print(f"{name}: test accuracy {run.accuracy:.2%}\n", flush=True)
     return run
@@ -147,7 +147,7 @@ def main() -> int:
     if options.epochs < 2:
         parser.error("--epochs: at least 2, the first is left out of the table")
 
-    # Keras reads it when it is imported.
+    # Keras reads this variable when it is imported.
     os.environ.setdefault("KERAS_BACKEND", "jax")
     write_digits(options.data)
     files, labels = list_images(options.data / "train")
@@ -155,7 +155,7 @@ def main() -> int:
     write_records(records, files, labels)
 
     def sequence():
-        np.random.seed(options.seed)  # it shuffles
+        np.random.seed(options.seed)  # the sequence shuffles by this generator
         return DigitSequence(files, labels, BATCH_SIZE, SIDE, augment=True)
 
     runs = [

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <vector>
 
-// What the examples learn, and from what.
+// The network of the examples, and its data.
 
 namespace F = torch::nn::functional;
 
@@ -54,8 +54,8 @@ inline Batch torch_batch(const penstock::Example& batch) {
           penstock::torch::to_torch(batch.at("label"))};
 }
 
-// Images of 28x28 in ten classes: each class has some blots, an image has them moved a little and
-// under noise. In shuffled batches for ever; any thread may take them.
+// Images of 28x28 in ten classes: each class has a pattern of blots, and an image has the pattern
+// slightly moved and with noise. In endless shuffled batches; any thread may take them.
 class Digits {
  public:
   Digits(int64_t images, uint64_t batch)
@@ -70,7 +70,7 @@ class Digits {
     const std::lock_guard lock(mutex_);
     return torch_batch(*feed_.next());
   }
-  penstock::Loader& feed() { return feed_; }  // one thread's
+  penstock::Loader& feed() { return feed_; }  // for one thread
   Batch all() const { return torch_batch(all_); }
 
  private:

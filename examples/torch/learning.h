@@ -10,7 +10,7 @@
 
 #include "digits.h"
 
-// What the examples are compared with, and how.
+// The reference of the examples, and the measurement.
 
 constexpr double kRate = 0.05;
 
@@ -30,8 +30,9 @@ struct Learnt {
   std::vector<at::Tensor> weights;
 };
 
-// learn(model, digits, steps) takes steps * at_once batches of `size`: once for a moment, and once
-// on a new model to be measured against `base`. Ends the program if nothing was learnt.
+// learn(model, digits, steps) takes steps * at_once batches of `size`: first a short warm-up, then
+// on a new model, which is measured and compared with `base`. Exits with an error if the model has
+// not learnt.
 template <class Model, class Learn>
 Learnt measured(const std::string& title, uint64_t size, uint64_t at_once, uint64_t steps,
                 double base, Learn learn) {

@@ -1,5 +1,5 @@
-// A LeNet-5 and a perceptron learnt by libtorch on one thread and by Hogwild's: what each reaches,
-// and in what time. No Python.
+// A LeNet-5 and a perceptron, trained with libtorch on one thread and by Hogwild's threads: losses
+// and times. No Python.
 //
 // example_torch_lenet_hogwild [steps]
 #include <penstock/base/os.h>
@@ -48,7 +48,7 @@ void compare(const char* name, uint64_t steps) {
 
 int main(int argc, char** argv) {
   const uint64_t steps = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1500;
-  penstock::os::keep_freed_memory();  // glibc else gives back what each step needs again
+  penstock::os::keep_freed_memory();  // otherwise glibc returns memory that each step needs
   at::set_num_threads(1);
   compare<LeNet>("LeNet-5", steps);
   compare<Mlp>("perceptron", 4 * steps);

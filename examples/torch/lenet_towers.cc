@@ -1,7 +1,7 @@
-// A LeNet-5 learnt by towers: n batches at a time, each on a thread of its own, one update from the
-// mean of their gradients. That is what torch's loop does with batches n times as large, but for
-// the rounding of sums (which may tip a maximum in a pool, from where on weights go their own way),
-// and the same bits whenever it is run. No Python.
+// A LeNet-5, trained by towers: n batches at a time, each on a thread of its own, one update from
+// the mean of their gradients. The result equals that of torch's loop with batches n times as
+// large, except for the rounding of sums (which may change the maximum of a pool, after which the
+// weights diverge). Every run gives the same bits. No Python.
 //
 // example_torch_lenet_towers [updates]
 #include <penstock/base/os.h>
@@ -37,7 +37,7 @@ double difference(const Learnt& a, const Learnt& b) {
 int main(int argc, char** argv) {
   constexpr uint64_t kBatch = 32;
   const uint64_t updates = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 750;
-  penstock::os::keep_freed_memory();  // glibc else gives back what each step needs again
+  penstock::os::keep_freed_memory();  // otherwise glibc returns memory that each step needs
   at::set_num_threads(1);
   std::printf("LeNet-5, batches of %lu\n", static_cast<unsigned long>(kBatch));
   for (const size_t n : {1, 2}) {

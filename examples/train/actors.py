@@ -1,12 +1,12 @@
-"""One learner, and actors that it knows nothing of: each is a command in a terminal of its own.
+"""One learner, and independent actors: each is a command in a terminal of its own.
 
     python examples/train/actors.py learner
-    python examples/train/actors.py actor    # as many as you like, before the learner or after it
+    python examples/train/actors.py actor    # any number, started before or after the learner
 
 The learner learns to balance a pole (Barto, Sutton and Anderson 1983) by evolution strategies
 (Salimans et al. 2017) and publishes its weights with every update. An actor plays with the newest
-there are, and with some that are a little different; how long each balanced goes back through a
-channel. Kill any of them, and start it again: the others go on.
+weights, and with slightly changed ones, and sends back how long each balanced, through a channel.
+Any process can be killed and restarted: the others continue.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def advance(states, force):
     return states + 0.02 * np.stack([v, pushed, turn, turning], -1)
 
 
-def balanced(w, b, states):  # steps until the pole falls, or the cart leaves its rails
+def balanced(w, b, states):  # steps until the pole falls, or the cart leaves the track
     steps, up = np.zeros(len(states)), np.ones(len(states), bool)
     for _ in range(STEPS):
         states = advance(states, np.where((states * w).sum(-1) + b > 0, 10.0, -10.0))
@@ -61,12 +61,12 @@ def actor(name, rounds):
     channel = train.attach_channel(name, timeout=None, reconnect=True)
     for _ in range(rounds) if rounds else itertools.count():
         noise = np.multiply.outer([1, -1], rng.normal(0, NOISE, (PAIRS, 5))).reshape(-1, 5)
-        others = np.append(noise, np.zeros((1, 5)), 0)  # and the weights as they are
+        others = np.append(noise, np.zeros((1, 5)), 0)  # and the unchanged weights
         starts = np.tile(rng.uniform(-0.05, 0.05, (1, 4)), (len(others), 1))
         with model.read() as (version, weights):
             steps = balanced(weights["w"] + others[:, :4], weights["b"] + others[:, 4], starts)
         print(f"version {version}: balanced for {steps[-1]:.0f} steps", flush=True)
-        with contextlib.suppress(errors.Timeout):  # nobody learns just now
+        with contextlib.suppress(errors.Timeout):  # there is no learner now
             channel.put({"noise": noise, "steps": steps[:-1]}, timeout=0.1)
 
 

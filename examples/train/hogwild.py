@@ -24,7 +24,7 @@ def forward(weights, x):
 
 
 def step(batch, views):
-    """Leave the gradient of the mean cross-entropy in `views.gradients`; return the loss."""
+    """Write the gradient of the mean cross-entropy to `views.gradients`; return the loss."""
     x, y = batch
     weights, gradients = views.weights, views.gradients
     hidden, odds = forward(weights, x)
@@ -48,7 +48,7 @@ def new_parameters(**options):
 
 
 def digits():
-    """Images and labels, of those to learn and of those to be tested with."""
+    """Images and labels, for training and for testing."""
     data = load_digits()
     images = (data.data / 16).astype(np.float32)
     order = np.random.default_rng(0).permutation(len(images))

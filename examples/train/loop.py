@@ -1,9 +1,9 @@
-"""A small network learns scikit-learn's digits in JAX, N steps for each time Python looks.
+"""A small network learns scikit-learn's digits in JAX, N steps for each check-in of Python.
 
 python examples/train/loop.py        # N = 20
 python examples/train/loop.py 1 5 50
 
-Whatever N is, the weights are the same bits, and every step's loss is seen, in its order.
+For any N, the weights have the same bits, and callbacks get every step's loss in order.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What a network says of each of scikit-learn's digits, by the sample's id.
+"""A network's predictions for scikit-learn's digits, by the samples' ids.
 
 python examples/train/digits_numpy.py weights.safetensors
 python examples/train/predict_ids.py weights.safetensors
@@ -26,9 +26,9 @@ def main() -> None:
             "id": np.arange(5000, 5000 + len(digits.data)),
         }
     )
-    feed = samples.shuffle(seed=1).batch(64)  # whatever the order, an id stays with its row
+    feed = samples.shuffle(seed=1).batch(64)  # in any order, an id stays with its row
 
-    # The model wants batches of 100: the last one is filled up, and that part is left out again.
+    # The model needs batches of 100: the last one is padded, and the padding's outputs are dropped.
     odds, extras = train.predict(
         lambda x: forward(weights, x)[1], feed, inputs="image", batch_size=100, pad=True
     )

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from penstock import Loader, train
 
 SHAPES = {"w1": (64, 64), "b1": (64,), "w2": (64, 10), "b2": (10,)}
-KNOWN, STEPS, BATCH = 1400, 400, 32  # the other digits are looked at only in the end
+KNOWN, STEPS, BATCH = 1400, 400, 32  # the other digits are for the test at the end
 
 
 def forward(weights, x):

@@ -15,7 +15,7 @@ from penstock import train
 
 
 def fit(towers, batch_size):
-    """Train with so many towers; return the weights and what it came to."""
+    """Train with this many towers; return the weights and the result."""
     parameters = new_parameters()
     feed = penstock.Dataset.arrays(digits()[0]).shuffle(seed=2).batch(batch_size)
     made = train.Towers(step, parameters, train.Adam(3e-3), feed, towers=towers)

@@ -23,6 +23,7 @@ namespace penstock::python {
 //           | '<' string string (string node)* '>'
 //                                          a named tuple: module and name of its class, fields
 //   string := bytes in decimal, ':', UTF-8
+//
 // spec_of() writes one text for each nest: "" if that is sufficient. The name of a leaf is its
 // path, "image", "meta/id", "0"; an element that is one leaf has no name.
 //

@@ -25,7 +25,8 @@ void clear_ticket_key();
 
 // Sets NumPy's global generator (np.random.rand), Python's (random.random) and, if torch was
 // imported, torch's (torch.rand) to the key of this sample. For worker processes only, because it
-// changes state of the whole process. REQUIRED: the GIL. Throws nanobind::python_error.
+// changes state of the whole process.
+// REQUIRED: the GIL. Throws nanobind::python_error.
 void rekey_globals(uint64_t seed, uint64_t epoch, uint64_t index);
 
 }  // namespace penstock

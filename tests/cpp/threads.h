@@ -1,4 +1,5 @@
-// Which thread this is, and whether one sleeps: a flag that says so is set before it does.
+// The id of this thread, and whether a thread sleeps. (A flag set by the thread itself would be set
+// before it sleeps.)
 #pragma once
 
 #include <sys/syscall.h>

@@ -1,5 +1,5 @@
-// Any bytes as a CSV file: from an index, from the front and inflated the same records come, which
-// cover the file but for empty lines, and each is parsed or refused.
+// Any bytes as a CSV file: reading by index, from the front and inflated gives the same records,
+// which cover the file except empty lines. Each record is parsed or is an error.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (uint64_t i = 0; i < index.size(); ++i) {
     const RecordIndex::Place place = index.at(i);
     std::string record = text.substr(place.offset, place.bytes);
-    // Without the empty lines behind it.
+    // Without the empty lines after it.
     CsvScan scan(',');
     record.resize(scan.end_in(std::as_bytes(std::span(record))).value_or(record.size()));
     REQUIRE(!record.empty() && empty_lines(std::as_bytes(std::span(record))) == 0);
@@ -76,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     float x = 0;
     CsvParser::Value values[] = {
         {}, {reinterpret_cast<std::byte*>(&number)}, {reinterpret_cast<std::byte*>(&x)}};
-    // A copy of its own, so that nothing beyond its end goes unnoticed.
+    // A separate copy, so that a read beyond its end is detected.
     const std::vector<std::byte> bytes(
         reinterpret_cast<const std::byte*>(record.data()),
         reinterpret_cast<const std::byte*>(record.data()) + record.size());
@@ -87,7 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
 
-  // A header that names what is wanted, or does not.
+  // A header that has the declared columns, or lacks some.
   CsvFormat named;
   named.columns = columns_named(format->names);
   try {

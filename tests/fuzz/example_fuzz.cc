@@ -1,5 +1,5 @@
-// Any bytes as a tf.Example: the parser gives what a plain decoder gives, or fails where that
-// fails; the same whatever record came before.
+// Any bytes as a tf.Example: the parser returns the values of a plain decoder, or fails if that
+// fails, for any previous record.
 #include <cstdint>
 #include <span>
 #include <string>

@@ -1,5 +1,5 @@
-// Any bytes from a stranger, in pieces of any sizes: either end refuses them or waits for more, and
-// nobody gets in who does not have the secret.
+// Any bytes from an unknown peer, in pieces of any sizes: either end rejects them or waits for
+// more, and no peer without the secret is accepted.
 #include <algorithm>
 #include <cstdint>
 #include <string>

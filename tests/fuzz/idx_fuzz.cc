@@ -1,4 +1,4 @@
-// Any bytes as an IDX file, as they are, compressed, and as if they were compressed: a header that
+// Any bytes as an IDX file, plain, compressed, and as if they were compressed data: a header that
 // agrees with the file's length, or DataLoss.
 #include <cstdint>
 #include <optional>

@@ -1,5 +1,5 @@
-// Any bytes as a gzip or zlib file: the same comes out whatever is asked for at a time, within what
-// was asked for, and an end or an error follows.
+// Any bytes as a gzip or zlib file: the output is the same for any size of requests, never exceeds
+// a request, and ends with the end or an error.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Outcome small = inflate(files, compression, 333);
     if (large.bytes.size() >= kEnough) continue;
     REQUIRE(large.error.empty() == small.error.empty());
-    // Before damage it depends on the step how much had come out.
+    // Before damage, the amount of output depends on the size of requests.
     if (large.error.empty()) REQUIRE(large.bytes == small.bytes);
   }
   return 0;

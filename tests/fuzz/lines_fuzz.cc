@@ -1,6 +1,6 @@
-// Any bytes as a text file: from an index, from the front and inflated the same lines come, but for
-// those that are no UTF-8, and with their ends they are the file. As if it were compressed,
-// whatever comes, it ends.
+// Any bytes as a text file: reading by index, from the front and inflated gives the same lines,
+// except those that are not UTF-8; together with their ends they are the file. Read as compressed
+// data, reading ends, with any result.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -23,7 +23,7 @@ Records by_number(const std::shared_ptr<const RecordFiles>& files) {
   std::array<uint64_t, RecordReader::kChunk> numbers{};
   for (uint64_t first = 0; first < lines.size(); first += numbers.size()) {
     const auto count = std::min<uint64_t>(numbers.size(), lines.size() - first);
-    // Backwards, for any order will do.
+    // Backwards, as an example of another order.
     for (uint64_t i = 0; i < count; ++i) numbers[i] = first + count - 1 - i;
     reader.read(std::span(numbers).first(count));
     for (uint64_t i = 0; i < count; ++i) {
@@ -56,7 +56,7 @@ bool is_text(const std::string& line) {
   return true;
 }
 
-// The same by the definition.
+// The lines by a plain implementation.
 Records by_the_book(const std::string& text) {
   Records lines;
   for (size_t begin = 0; begin < text.size();) {

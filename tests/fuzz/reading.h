@@ -17,7 +17,7 @@ namespace penstock {
 // The records of one file, and nothing for each that was lost.
 using Records = std::vector<std::optional<std::string>>;
 
-// What RecordStream makes of one.
+// The records that RecordStream reads from a file.
 inline Records from_the_front(StreamFiles files, const char* operation,
                               std::unique_ptr<Framing> framing, size_t most) {
   RecordStream stream(std::make_shared<StreamFiles>(std::move(files)), operation,

@@ -1,5 +1,5 @@
-// Any bytes as a kept index: nothing, or places that follow one another to the file's end and that
-// are the same when they are kept again. Once as they are, once with the checksum that they need.
+// Any bytes as a saved index: it is invalid, or has contiguous places up to the file's end, which
+// are the same when they are saved again. Once unchanged, once with a corrected checksum.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kHead = 64, kCrc = 4;
 
-// Of the file that these bytes speak of.
+// The file that these bytes refer to.
 IndexedFile spoken_of(const std::string& bytes) {
   IndexedFile of;
   if (bytes.size() < kHead) return of;
@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string bytes(reinterpret_cast<const char*>(data), size);
   read(bytes);
   if (size < kHead + kCrc) return 0;
-  // As long as it has to say that it is, too, for most changes are of its length.
+  // Also with a corrected length field, because most changes alter the length.
   const uint64_t list = size - kHead - kCrc;
   std::memcpy(bytes.data() + kHead - sizeof(list), &list, sizeof(list));
   const uint32_t crc = crc32c(std::as_bytes(std::span(bytes)).first(size - kCrc));

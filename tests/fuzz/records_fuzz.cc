@@ -1,7 +1,7 @@
-// Any bytes as a file of fixed-length records and as one of CIFAR's, by the first four of them:
-// record, header and footer lengths, and what kind of file it is. An index covers the body or the
-// file is refused; from the front and inflated the same records come, and what is no whole record
-// is one loss. Labels that there are none of are lost, and nothing else is.
+// Any bytes as a file of fixed-length records or of CIFAR. The first four bytes determine the
+// lengths of record, header and footer, and the kind of file. The index covers the body, or the
+// file is an error; reading from the front and inflated gives the same records, and an incomplete
+// record is one loss. Records with invalid labels are lost, and no others.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -73,7 +73,7 @@ void check_fixed(const std::string& bytes, const Lengths& lengths) {
   REQUIRE(read("file", Compression::kGzip, 64) == read("file", Compression::kGzip, 3));
 }
 
-// Of each record whether it came; nothing: the file was refused.
+// Whether each record was read; nothing: the file is an error.
 std::optional<std::vector<bool>> elements_of(const std::shared_ptr<MemoryFiles>& files, bool ten,
                                              bool stream, const std::string& bytes) {
   Builder builder(files);
@@ -134,7 +134,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if ((data[3] & 1) == 0) {
     check_fixed(bytes, {uint64_t{data[0]} + 1, data[1], data[2]});
   } else {
-    // As many labels as there are; the pictures may be anything.
+    // All labels; the pictures are arbitrary.
     std::string file;
     const bool ten = (data[3] & 2) == 0;
     const size_t labels = ten ? 1 : 2;

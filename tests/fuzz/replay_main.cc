@@ -1,7 +1,7 @@
 // usage: <name>_fuzz SECONDS FOLDER [SEED]
-// Gives a fuzz target each file of the folder, then changed ones until the time is over: the same
-// for the same seed. For compilers without libFuzzer. An input that ends the process is left in
-// crash-<name>_fuzz: a folder with it alone gives it again.
+// Runs a fuzz target on each file of the folder, then on changed files until the time is over. The
+// same seed gives the same inputs. For compilers without libFuzzer. An input that ends the process
+// is left in crash-<name>_fuzz; to run it again, give a folder with only that file.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -65,7 +65,7 @@ void change(Bytes& bytes, const std::vector<Bytes>& corpus, Random& random) {
       bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), run.begin(), run.end());
       break;
     }
-    case 5: {  // a piece of another one
+    case 5: {  // a piece of another file
       const Bytes& other = corpus[below(corpus.size())];
       const size_t begin = below(other.size()), count = below(other.size() - begin + 1);
       bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at),

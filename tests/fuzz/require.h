@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// What must hold for every input of a fuzz target; also in builds without assertions.
+// A condition that must hold for every input of a fuzz target; also in builds without assertions.
 #define REQUIRE(what)                                                           \
   do {                                                                          \
     if (!(what)) {                                                              \

@@ -1,5 +1,5 @@
-// Any bytes as a safetensors file: an error, or arrays that cover its data without gaps and that
-// can be read, or are refused for their dtype.
+// Any bytes as a safetensors file: an error, or arrays that cover its data without gaps. Each array
+// can be read, or is an error because of its dtype.
 #include <cstdint>
 #include <vector>
 

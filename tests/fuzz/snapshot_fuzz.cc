@@ -1,5 +1,5 @@
-// Any bytes as a snapshot, as they are and with the checksums that they should have: elements that
-// are the same when they are read again, one by itself, or an error.
+// Any bytes as a snapshot, unchanged and with corrected checksums: an error, or elements that are
+// the same when each is read again alone.
 #include <unistd.h>
 
 #include <cstdint>
@@ -16,7 +16,7 @@ using namespace penstock;
 
 namespace {
 
-// What elements say of themselves, and their bytes.
+// An element's schema and bytes.
 std::string text_of(const Example& element) {
   std::string text;
   for (const auto& [name, tensor] : element) {

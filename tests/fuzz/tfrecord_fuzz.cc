@@ -1,5 +1,5 @@
-// Any bytes as a TFRecord file: the index covers them, and what is read from it is sound, or lost
-// and counted; read from the front, and inflated, it is the same.
+// Any bytes as a TFRecord file: the index covers them, and each record is sound, or lost and
+// counted. Reading from the front and inflated gives the same.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (uint64_t i = 0; i < index.size(); ++i) {
     const RecordIndex::Place place = index.at(i);
     REQUIRE(place.offset == end && place.bytes > 0);
-    // Two stretches without a record would have been one.
+    // Adjacent damaged places would have been one place.
     REQUIRE(!place.damaged || i == 0 || !index.at(i - 1).damaged);
     end += place.bytes;
   }
@@ -66,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   REQUIRE(gained.lost_records >= index.damaged().size());
 
   const TFRecordSurvey survey = survey_tfrecord(world.files, "file");
-  if (survey.compression == Compression::kNone) {  // as far as its first bytes tell
+  if (survey.compression == Compression::kNone) {  // according to its first bytes
     REQUIRE(survey.records == gained.payloads.size() && survey.file_bytes == size);
     REQUIRE(survey.lost_places == gained.lost_records && survey.lost_bytes == gained.lost_bytes);
   }
@@ -81,7 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       REQUIRE(stream.lost_bytes == gained.lost_bytes);
     }
   }
-  // As if they were compressed: whatever comes, it ends.
+  // Read as compressed data, reading ends, with any result.
   REQUIRE(read_stream(world, "file", Compression::kGzip, 64).payloads ==
           read_stream(world, "file", Compression::kGzip, 3).payloads);
 

@@ -1,4 +1,4 @@
-"""Random chains of stages: equal seeds draw equal ones."""
+"""Random chains of stages: equal seeds give equal chains."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MOST = 150  # elements of a pass; random orders are modelled up to 256
 
 
 class Dice:
-    """Draws chains; equal seeds give equal ones."""
+    """Draws random chains; equal seeds give equal chains."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -136,7 +136,7 @@ class Dice:
         return sampled(chains, weights, self.upto(9), self.yes())
 
     def whole(self) -> Chain:
-        """A chain, and perhaps what is put at its end."""
+        """A random chain, possibly with a last stage."""
         chain = self.chain(self.upto(5, 1))
         ends: list[Callable[[], Chain]] = [
             lambda: chain,

@@ -1,6 +1,6 @@
-"""Chains of stages, and what tf.data's documentation (or ours) says that they are.
+"""Chains of stages, and a reference implementation from the documentation of tf.data (or penstock).
 
-Each stage stands here as a few lines over lists, which share nothing with the engine.
+Each stage is a few lines over lists, without code of the engine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Elements = Callable[[int], list[Any]]  # of an epoch
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """A Dataset of numbers, and what it is."""
+    """A Dataset of numbers, and its reference."""
 
     dataset: Dataset
     elements: Elements
@@ -85,7 +85,7 @@ def summed(carry: Any, n: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Opens:
-    """The Dataset that an element is the beginning of."""
+    """A Dataset that begins with an element."""
 
     which: int
 
@@ -182,7 +182,7 @@ def repeated(chain: Chain, count: int) -> Chain:
 
 
 def endless(chain: Chain, n: int) -> Chain:
-    """Repeated for ever, of which the first `n` are taken."""
+    """An endless repeat, and the first `n` elements of it."""
 
     def elements(epoch: int) -> list[Any]:
         out: list[Any] = []
@@ -290,7 +290,7 @@ def flat_mapped(chain: Chain, opens: Opens) -> Chain:
 
 
 def in_turns(inputs: list[list[Any]], cycle: int, block: int) -> list[Any]:
-    """tf.data's loop: an input that ended is found to have when its turn comes."""
+    """tf.data's loop: the end of an input is detected when its turn comes."""
     waiting = inputs[::-1]
     places: list[list[Any] | None] = [None] * cycle
     out: list[Any] = []

@@ -1,4 +1,4 @@
-"""What every test is held to: it leaves no process, no shared memory and no thread behind."""
+"""Checks after every test: no process, shared memory or thread is left behind."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import pytest
 from launching import Answers
 from leftovers import remains
 
-# Dying workers are reaped and joined by threads of the engine: give those a moment.
+# Threads of the engine reap and join ended workers: wait for them.
 GRACE_S = 5.0
 
 
-# A shell's "&" and nohup have SIGINT ignored, and children would inherit that.
+# A shell's "&" and nohup ignore SIGINT, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Fail a test after which there are processes, memfds or threads that were not there before."""
+    """Fail a test that leaves new processes, memfds or threads behind."""
     before = remains()
     yield
     deadline = time.monotonic() + GRACE_S
     left = remains() - before
     while left and time.monotonic() < deadline:
-        gc.collect()  # each time: a thread that ends late may have held what is in a cycle
+        gc.collect()  # each time, because a thread that ends late may have referred to a cycle
         time.sleep(0.02)
         left = remains() - before
     if left:
@@ -38,7 +38,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 @pytest.fixture
 def answers() -> Iterator[Answers]:
-    """A pipe that worker processes started by hand answer into."""
+    """A pipe for the answers of worker processes that the test starts."""
     pipe = Answers()
     yield pipe
     pipe.close()

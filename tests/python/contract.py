@@ -1,4 +1,4 @@
-"""What every feed is held to, in one place: modes, equality, and checkpoints at every element."""
+"""The contract of every feed: modes, equality, and checkpoints at every element."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Mode:
     """A number and kind of workers."""
 
     workers: int
-    method: str = ""  # of starting processes; "" are threads
+    method: str = ""  # start method of processes; "": threads
 
     def __str__(self) -> str:
         kind = self.method or ("threads" if self.workers else "in line")
@@ -39,9 +39,9 @@ class Mode:
 INLINE = Mode(0)
 THREADS = Mode(2)
 PROCESSES = Mode(2, "fork")
-# The cheapest of each kind: for what does not depend on how many there are or how they start.
+# The cheapest of each kind, for tests that do not depend on the number or start of workers.
 KINDS = (INLINE, THREADS, PROCESSES)
-SPAWN = Mode(2, "spawn")  # as users have it who say nothing
+SPAWN = Mode(2, "spawn")  # the default of users
 FAST = (INLINE, Mode(1), THREADS, Mode(4), Mode(1, "fork"), SPAWN, Mode(2, "forkserver"))
 SLOW = tuple(
     mode
@@ -89,12 +89,12 @@ def assert_same(one: Any, other: Any, where: str = "value") -> None:
 
 
 def options(mode: Mode) -> dict[str, Any]:
-    """Of a Dataset's `build`, where Python functions are processes' otherwise."""
+    """The options for a Dataset's `build`, which uses processes for Python functions by default."""
     return {"use_multiprocessing": False, **mode.options}
 
 
 def plain(batch: Any) -> Any:
-    """A batch as something that `==` compares."""
+    """A batch as a value that can be compared by `==`."""
     if isinstance(batch, dict):
         return {key: plain(value) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
@@ -110,7 +110,7 @@ def passed(feed: Any) -> list[Any]:
 
 
 def epochs(feed: penstock.Loader, count: int) -> list[list[Any]]:
-    """The batches of the next epochs. They are all held, so that none may be overwritten."""
+    """The batches of the next epochs. All are held, so none may be overwritten."""
     return [list(feed) for _ in range(count)]
 
 
@@ -130,7 +130,7 @@ class Record:
             for batch in feed:
                 record.batches[-1].append(batch)
                 record.states[-1].append(json.dumps(feed.state()))
-            record.states[-1].pop()  # it is the next epoch's first
+            record.states[-1].pop()  # it is the first state of the next epoch
         return record
 
 
@@ -148,12 +148,12 @@ def check_checkpoints(
     make : callable
         Makes the feed, given the options of a mode.
     taken, restored : Mode
-        Who runs when the states are taken, and who goes on.
+        The workers when the states are taken, and after restoring them.
     count : int
         Epochs.
     ahead : int
-        Batches that must then come as they would have; for the first state of every epoch it is
-        the whole epoch, taken by a ``for``.
+        How many following batches must be the same; for the first state of every epoch, the whole
+        epoch is compared, taken by a ``for``.
     """
     with make(**taken.options) as feed:
         record = Record.of(feed, count)
@@ -162,7 +162,7 @@ def check_checkpoints(
     for mode in restored:
         with make(**mode.options) as feed:
             place = len(flat)
-            # Backwards, so that no state is where the feed is already.
+            # Backwards, so that no state is at the feed's current position.
             for epoch in reversed(range(count)):
                 for step in reversed(range(len(record.batches[epoch]))):
                     place -= 1

@@ -1,4 +1,4 @@
-"""Functions that the tests of Dataset map: in a module, so that any worker finds them."""
+"""Functions for the tests of Dataset.map: in a module, so that workers can import them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import penstock
 
 
 def described(number: Any) -> dict[str, Any]:
-    """Of every kind of leaf one, and a random number."""
+    """An element with one leaf of every kind, and a random number."""
     return {
         "number": number * 2,
         "text": str(number),
@@ -68,7 +68,7 @@ def number_of(element: dict[str, Any]) -> Any:
 
 
 class Signs:
-    """Says yes, or the element's number, and leaves a file named after its process."""
+    """Returns True or the element's number, and creates a file named after its process."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class Signs:
 
 
 class FailsOnce:
-    """Raises for each number the first time that it is asked for it in this process."""
+    """Raises at the first call for each number in this process."""
 
     def __init__(self) -> None:
         self.seen: set[int] = set()
@@ -92,7 +92,7 @@ class FailsOnce:
 
 
 class KillsOnce:
-    """Kills the worker process at a number, once: a file says whether it did."""
+    """Kills the worker process at a number, once, as recorded by a file."""
 
     def __init__(self, number: int, path: str) -> None:
         self.number = number
@@ -164,7 +164,7 @@ def interrupted(number: Any) -> Any:
 
 
 class Unspeakable(Exception):
-    """Ctrl-C is pressed while somebody asks for its text."""
+    """Raises KeyboardInterrupt while its text is made."""
 
     def __str__(self) -> str:
         raise KeyboardInterrupt
@@ -249,7 +249,7 @@ def sums(carry: Any, number: Any) -> Any:
 
 
 def keeps_all_and_lengthens(carry: dict[str, Any], number: Any) -> Any:
-    """Of every kind of leaf something, and mutated in place."""
+    """Elements with every kind of leaf, changed in place."""
     carry["seen"][int(number) % 3] += 1
     carry["text"] += "x" * int(number % 2)
     carry["list"] = np.append(carry["list"][-4:], number)
@@ -281,7 +281,7 @@ def endless_shuffle(number: Any) -> penstock.Dataset:
 
 
 class Meets:
-    """Returns once so many processes were here: files in a folder say which."""
+    """Returns when a number of processes has called it, as counted by files in a folder."""
 
     def __init__(self, folder: str, wanted: int) -> None:
         self.folder = folder
@@ -301,7 +301,7 @@ def has_odd_number(element: dict[str, Any]) -> bool:
 
 
 class LosesOne(Exception):
-    """That cannot be unpickled."""
+    """An object that cannot be unpickled."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(f"{text} {number}")

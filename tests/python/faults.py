@@ -18,11 +18,11 @@ import numpy as np
 from loader_datasets import Items
 
 HERE = Path(__file__).parent
-PATIENCE = 30.0  # seconds that no test needs
+PATIENCE = 30.0  # seconds: a limit that no test should reach
 
 
 def die(how: str) -> None:
-    """End this process, at once and by no means of Python's."""
+    """End this process at once, without Python's cleanup."""
     if how == "SIGKILL":
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "SIGSEGV":
@@ -36,14 +36,14 @@ def die(how: str) -> None:
 
 
 class Ticking:
-    """Counts, across processes, how often something was to happen."""
+    """Counts across processes how often a fault may happen."""
 
     def __init__(self, folder: Path, times: int) -> None:
         self.folder = str(folder)
         self.times = times
 
     def due(self, name: object) -> bool:
-        """Whether it is to happen once more; True `times` times for every name."""
+        """Whether the fault must happen again; True `times` times for every name."""
         for n in range(self.times):
             try:
                 os.close(os.open(f"{self.folder}/{name}-{n}", os.O_CREAT | os.O_EXCL))
@@ -100,14 +100,14 @@ class Deadly(Items):
 
 
 class DeadlyByEpoch(Deadly):
-    """Nothing of an epoch is made before it begins, so that deaths can be counted."""
+    """With hooks, no batch of an epoch is made before it begins, so deaths can be counted."""
 
     def on_epoch_end(self) -> None:
         pass
 
 
 class Slow(Items):
-    """Takes a while for every item, so that kills meet it in all states."""
+    """Takes some time for every item, so that kills hit all states."""
 
     def __init__(self, length: int, width: int, seconds: float) -> None:
         super().__init__(length, width)
@@ -122,7 +122,7 @@ class Slow(Items):
 
 
 def right(batches: list[Any], length: int) -> bool:
-    """Whether these are Items' batches: in order, once, with the right contents."""
+    """Whether these are the batches of Items: in order, each once, with the right contents."""
     indices = [np.atleast_1d(batch[1]) for batch in batches]
     return np.concatenate(indices).tolist() == list(range(length)) and all(
         (batch[0] == np.reshape(batch[1], (-1, 1))).all() for batch in batches
@@ -145,7 +145,7 @@ def worker_pids(feed: Any) -> list[int]:
 
 
 def start(folder: Path, text: str, *arguments: object) -> subprocess.Popen[str]:
-    """Run a script of its own, in a process group of its own."""
+    """Run a script in a process group of its own."""
     script = folder / "script.py"
     script.write_text(text)
     return subprocess.Popen(
@@ -160,7 +160,7 @@ def start(folder: Path, text: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def run(folder: Path, text: str, *arguments: object) -> tuple[int, str, str]:
-    """Run a script to its end. Returns its exit code and what it said."""
+    """Run a script to its end; return its exit code and output."""
     with start(folder, text, *arguments) as script:
         try:
             out, error = script.communicate(timeout=PATIENCE)
@@ -171,7 +171,7 @@ def run(folder: Path, text: str, *arguments: object) -> tuple[int, str, str]:
 
 
 def wait_for_ends(pids: list[int], seconds: float) -> list[int]:
-    """Those of other people's processes that have not ended after so many seconds."""
+    """The processes, not children of this one, that have not ended after so many seconds."""
     left = {}
     for pid in pids:
         try:
@@ -199,5 +199,5 @@ def wait_for_ends(pids: list[int], seconds: float) -> list[int]:
 
 
 def lost(feed: Any) -> list[tuple[int, int]]:
-    """Which epoch and index of each item that was passed over."""
+    """The epoch and index of each skipped item."""
     return sorted((epoch, index) for epoch, index, _ in feed.stats()["losses"])

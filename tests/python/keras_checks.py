@@ -1,7 +1,7 @@
 """Checks that run in a process for each backend of Keras: KERAS_BACKEND counts once per process.
 
-A child (keras_child.py and its like) has functions without parameters, each a check, and ends with
-`main(globals())`; one line per check says how it went.
+A child (such as keras_child.py) has functions without parameters, each a check, and ends with
+`main(globals())`, which prints one line with the result of each check.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import traceback
 from pathlib import Path
 
 BACKENDS = ("jax", "torch", "tensorflow")
-MOST_S = 900  # a backend's import alone takes a minute where others have the machine
+MOST_S = 900  # on a busy machine the import of a backend takes a minute
 
 
 def names_in(child: Path) -> list[str]:
-    """All functions without parameters, read and not imported: that would choose a backend."""
+    """All functions without parameters, from the source: an import would choose a backend."""
     tree = ast.parse(child.read_text())
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     return [f.name for f in functions if not f.args.args and not f.name.startswith("_")]
@@ -58,7 +58,7 @@ def run(child: Path, backend: str) -> dict[str, str]:
 
 
 def main(namespace: dict[str, object]) -> None:
-    """In the child: run the checks that are named, or all."""
+    """In the child: run the named checks, or all."""
     import keras
 
     assert keras.backend.backend() == os.environ["KERAS_BACKEND"]

@@ -1,6 +1,6 @@
 """Checks of penstock.keras, in a process of their own: KERAS_BACKEND counts once per process.
 
-test_keras.py runs ``python keras_child.py`` for every backend; one line per check says how it went.
+test_keras.py runs ``python keras_child.py`` for every backend, which prints one line per check.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def hooks_follow_the_data_not_steps_per_epoch():
     data = Batches(10)
     with penstock.keras.feed(data, workers=2) as feed:
         model.fit(feed, epochs=4, steps_per_epoch=5, verbose=0)
-        # Keras takes the generator for used up after one pass, and starts another one.
+        # Keras treats the generator as exhausted after one pass, and starts another one.
         assert recorder.seen == [(i, e, e + 1) for e in range(2) for i in range(10)], recorder.seen
         assert (data.begun, data.ended) == (2, 2)
 
@@ -122,7 +122,7 @@ def validation_steps_look_at_the_same_batches():
 
 def sample_weights_count():
     with penstock.keras.feed(Batches(form="weights"), workers=2) as feed:
-        # Only batch 3 weighs anything: prediction 1, truth 1.
+        # Only batch 3 has a weight above 0: prediction 1, truth 1.
         assert model_of().evaluate(feed, verbose=0) == 0.0
 
 
@@ -312,7 +312,7 @@ def a_state_amid_batches_that_are_given_again_is_exact():
         for index in range(12):
             yield np.full((3,), index, "float32"), np.ones((1,), "float32")
 
-    # What a generator of Keras does, which reads num_batches from a module of Keras'.
+    # Like a generator of Keras, which reads num_batches from a module of Keras.
     begin = eval("lambda feed: feed.num_batches", {"__name__": "keras.generator"})
 
     def take(feed, numbers):
@@ -346,7 +346,7 @@ def looking_at_the_number_of_batches_changes_nothing():
         assert feed.epoch == 2, feed.epoch
         first = feed[0][0]
         assert feed.num_batches == 10
-        assert not np.array_equal(feed[0][0], first)  # whatever the index is: the next one
+        assert not np.array_equal(feed[0][0], first)  # the next batch, for any index
 
 
 def initial_epoch_and_compiled_training():

@@ -1,4 +1,4 @@
-"""What the checks of penstock.keras are fed: worker processes import this, and no Keras."""
+"""Datasets for the checks of penstock.keras: worker processes import this without Keras."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 class Batches:
-    """Batch i holds the number i; what the workers know of the parent's hooks is in it as well.
+    """Batch i has the number i, and the changes of the parent's hooks that reached the worker.
 
-    No PyDataset, and not beside one, so that worker processes start without Keras;
-    `KerasBatches` is one.
+    Not a PyDataset, and in a module without one, so worker processes start without Keras;
+    `KerasBatches` is a PyDataset.
     """
 
     def __init__(self, length=10, form="xy", rows=4):

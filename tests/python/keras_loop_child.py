@@ -20,7 +20,7 @@ BACKEND = keras.backend.backend()
 
 
 class Largest(keras.metrics.Metric):
-    """Its result is the metric's own memory."""
+    """A metric whose result is its own memory."""
 
     def __init__(self):
         super().__init__(name="largest")

@@ -1,4 +1,4 @@
-"""Models for keras_child that note what they see; the backend was chosen by then."""
+"""Models for keras_child that record their batches; imported after the backend was chosen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KerasBatches(keras.utils.PyDataset):
 
 
 class Recorder(keras.layers.Layer):
-    """Notes every batch that comes by; the model that has it runs eagerly."""
+    """A layer that records every batch; its model runs eagerly."""
 
     def __init__(self):
         super().__init__()
@@ -38,7 +38,7 @@ class Recorder(keras.layers.Layer):
             return x
         try:
             first = np.asarray(keras.ops.convert_to_numpy(x))[0]
-        except Exception:  # no numbers: the model is being built
+        except Exception:  # symbolic tensors: the model is being built
             return x
         self.seen.append(tuple(int(v) for v in first))
         return x

@@ -1,4 +1,4 @@
-"""What the workers of test_launch.py run. Answers go through the descriptor named "answer"."""
+"""Main functions of the workers of test_launch.py. Answers go to the descriptor "answer"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _answer(fds: dict[str, int], value: Any) -> None:
 
 
 def describe(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
-    """Tell what the worker's process looks like."""
+    """Answer with a description of the worker's process."""
     links = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -75,7 +75,7 @@ def speak(_index: int, fds: dict[str, int], _settings: dict[str, Any]) -> None:
 
 
 def read_dataset(_index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
-    """Rebuild a payload, answer with what an expression over it gives."""
+    """Rebuild a payload, and answer with the value of an expression over it."""
     from penstock.processes import payload
 
     dataset = payload.unpack(fds["payload"])

@@ -1,4 +1,4 @@
-"""Starting worker processes by hand, and what they answer: for test_launch and its neighbours."""
+"""Starts worker processes directly, and reads their answers: for test_launch*.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from penstock.processes import launch
 
 HERE = str(pathlib.Path(__file__).parent)
-PATIENCE = 20.0  # seconds that no test needs
+PATIENCE = 20.0  # seconds: a limit that no test should reach
 PREAMBLE = (
     "import os, signal, sys\nfrom penstock import errors\nfrom penstock.processes import launch\n"
 )
@@ -23,7 +23,7 @@ each_method = pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
 
 
 class Answers:
-    """The reading end of a pipe that workers answer into."""
+    """The reading end of a pipe for workers' answers."""
 
     def __init__(self):
         self.read_fd, self.write_fd = os.pipe()

@@ -1,4 +1,4 @@
-"""What this process has of child processes, memfds and threads that outlive their maker."""
+"""The child processes, memfds and threads of this process that were left behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-# multiprocessing's own helpers live as long as the interpreter, on purpose.
+# multiprocessing's own helpers run as long as the interpreter, by design.
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 

@@ -1,4 +1,4 @@
-"""Datasets that the tests of Loader feed. A module of its own, so that spawned workers find it."""
+"""Datasets for the tests of Loader, in a module that spawned workers can import."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BatchedSamples(Samples):
 
 
 class Keyed:
-    """Draws from penstock.rng(), which every mode must draw alike."""
+    """Draws from penstock.rng(), with the same numbers in every mode."""
 
     def __init__(self, length: int = 11) -> None:
         self.length = length
@@ -61,7 +61,7 @@ class Keyed:
 
 
 class GloballyRandom:
-    """Draws from the global generators of NumPy and Python, as old code does."""
+    """Draws from the global generators of NumPy and Python, like old code."""
 
     def __init__(self, length: int = 10, batched: bool = False) -> None:
         self.length = length
@@ -78,11 +78,11 @@ class GloballyRandom:
         return [self[index] for index in indices]
 
 
-only_here = False  # set by a test, whose forks alone have it, too
+only_here = False  # set by a test; then only its forks have the new value
 
 
 def parentage(number: object = None) -> Any:
-    """Whether this process was forked from the test's, and whose child it is."""
+    """Whether this process was forked from the test's process, and its parent's pid."""
     return np.array([only_here, os.getppid()])
 
 
@@ -92,7 +92,7 @@ class Parentage(Items):
 
 
 class Trouble(Exception):
-    """What the datasets here raise; its class must survive the way to the consumer."""
+    """The exception of these datasets; the consumer must get the same class."""
 
     def __init__(self, index: int, word: str = "trouble") -> None:
         super().__init__(index, word)
@@ -124,7 +124,7 @@ class TroubledTogether(Troubled):
 
 
 class Flaky:
-    """Raises the first `times` times that an index is asked for, counted per process."""
+    """Raises at the first `times` requests for an index, counted per process."""
 
     def __init__(self, times: int, length: int = 6) -> None:
         self.times = times

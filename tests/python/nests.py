@@ -1,4 +1,4 @@
-"""Nests of Python values: all kinds of them, elements of a kind, and their way through a block."""
+"""Nests of Python values: all kinds, elements of each kind, and their conversion to a block."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def row_of(elements, row):
 
 
 def nest_of(element):
-    """The nest's text: what follows the leaves in a spec."""
+    """The nest's text, which follows the leaves in a spec."""
     spec, _ = _engine.pack_elements([element])
     (leaves,) = struct.unpack_from("=I", spec)
     at = 4
@@ -96,7 +96,7 @@ def random_array(rng, dtype, shape):
 
 
 def element_of(kind, rng):
-    """An element of such a nest; what may differ from element to element does."""
+    """An element of such a nest; all variable lengths differ from element to element."""
     match kind:
         case ("dict", inner):
             return {key: element_of(item, rng) for key, item in inner.items()}

@@ -1,4 +1,4 @@
-"""The optimizers once more, in plain NumPy: what those of the engine are tested against."""
+"""The optimizers in plain NumPy, as a reference for those of the engine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The Python of a Markdown page, as one program in the page's order.
 
-Readers see the fenced blocks of python. What only a test needs, such as a comparison of two
-columns, stands in a comment that begins with ``<!-- python``, or in a file of parts that go between
-the blocks.
+Readers see the fenced blocks of python. Code for the test only, such as a comparison of two
+columns, is in a comment that begins with ``<!-- python``, or in a file of parts that are inserted
+between the blocks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def program_of(page: Path) -> str:
 
 
 def program_with(page: Path, parts: Path) -> str:
-    """The code with a part in front of each block, and the last part behind."""
+    """The code with a part before each block, and the last part at the end."""
     blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
     between = PART.split(parts.read_text(encoding="utf-8"))
     assert len(between) == len(blocks) + 1, f"{parts} has not one part more than {page} has blocks"

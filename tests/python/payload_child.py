@@ -1,4 +1,4 @@
-"""Rebuilds a payload in a fresh interpreter and tells what an expression over it gives."""
+"""Rebuilds a payload in a fresh interpreter, and prints the value of an expression over it."""
 
 from __future__ import annotations
 

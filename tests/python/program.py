@@ -1,4 +1,4 @@
-"""The program, as a process."""
+"""Runs the program ``penstock`` as a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README's examples need and give: a part before each of its blocks of Python, one behind.
+"""Set-up and checks for the README's examples: a part before each block of Python, one at the end.
 
 Not a test module; test_docs.py runs it with the README's blocks between the parts.
 """

@@ -1,15 +1,15 @@
-"""Random numbers at their addresses, written anew from the papers and docs/design/pipeline.md."""
+"""A reference for keyed random numbers, from the papers and docs/design/pipeline.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 MASK = 0xFFFFFFFF
-ORDER, BLOCKS, WINDOW, TAIL, BUFFER, SAMPLE = 1, 3, 4, 5, 6, 7  # what a derived key is for
+ORDER, BLOCKS, WINDOW, TAIL, BUFFER, SAMPLE = 1, 3, 4, 5, 6, 7  # uses of a derived key
 
 
 def philox(counter, key):
-    """Philox 4x32-10, straight from the paper."""
+    """Philox 4x32-10, as in the paper."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -43,12 +43,12 @@ def draw(key: int, number: int) -> int:
 
 
 def below(key: int, number: int, n: int) -> int:
-    """A draw in [0, n): Lemire's way. (That it draws again has a chance of n in 2^64.)"""
+    """A draw in [0, n) by Lemire's method. (The probability of a second draw is n / 2^64.)"""
     return draw(key, number) * n >> 64
 
 
 def permutation(length: int, key: int) -> list[int]:
-    """Of up to 256: Fisher and Yates."""
+    """A permutation of up to 256 elements: Fisher and Yates."""
     assert length <= 256
     words: list[int] = []
     for block in range(-(-length // 4)):
@@ -61,7 +61,7 @@ def permutation(length: int, key: int) -> list[int]:
 
 
 def block_order(length: int, seed: int, epoch: int, block: int, window: int) -> Iterator[int]:
-    """Blocks in random order, the short one at a place that is drawn, mixed within windows."""
+    """Blocks in random order, the short one at a random place, mixed within windows."""
     block = min(block, max(length, 1))
     full = length // block
     blocks = [

@@ -25,7 +25,7 @@ ITEMS = 400
 
 
 class Items:
-    """Whole batches of changing size; some are fresh arrays, some views that must be copied."""
+    """Whole batches of varying size; some are new arrays, some are views that must be copied."""
 
     def __init__(self) -> None:
         self.kept = np.arange(1 << 18, dtype=np.float32)
@@ -51,7 +51,7 @@ class Samples:
 
 @dataclass
 class Reading:
-    """What must not grow; bytes are of this process and its children, shared pages once."""
+    """Values that must not grow; bytes of this process and its children, shared pages once."""
 
     bytes: int
     descriptors: int
@@ -73,7 +73,7 @@ class Reading:
 
 
 def forever(feed: penstock.Loader) -> Any:
-    """Epoch after epoch, each checked to be whole."""
+    """Iterate over epochs, and check that each is complete."""
     while True:
         before = feed.stats()["delivered"]
         yield from feed
@@ -82,7 +82,7 @@ def forever(feed: penstock.Loader) -> Any:
 
 
 def check(batch: Any) -> None:
-    """Compare a batch with what its dataset makes."""
+    """Compare a batch with its dataset's values."""
     if len(batch) == 4:
         fresh, kept, name, fields = batch
         index = fields["index"]
@@ -95,7 +95,7 @@ def check(batch: Any) -> None:
 
 
 def soak(seconds: float, kill_every: float) -> tuple[list[Reading], dict[str, int]]:
-    """Feed for `seconds`, killing a worker process now and then; return a reading a second."""
+    """Feed for `seconds`, sometimes killing a worker process; return a reading per second."""
     feeds = [
         penstock.Loader(Items(), workers=2, use_multiprocessing=True, shuffle=True),
         penstock.Loader(Samples(), batch_size=64, workers=2, use_multiprocessing=True),
@@ -139,7 +139,7 @@ def soak(seconds: float, kill_every: float) -> tuple[list[Reading], dict[str, in
 
 
 def growth(readings: list[Reading]) -> list[str]:
-    """What grew: the highest of the last third against the highest of the middle third."""
+    """The values that grew: the maximum of the last third against that of the middle third."""
     third = len(readings) // 3
     middle, last = readings[third : 2 * third], readings[2 * third :]
     found = []

@@ -1,4 +1,4 @@
-"""The command line: what it says, and its exit codes."""
+"""The command line: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_commands_are_documented():
 
 
 def test_doctor_finds_this_machine_fit():
-    # In a process of its own: it forks, too.
+    # In a process of its own, because the check forks.
     done = run_program("doctor", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)
@@ -132,7 +132,7 @@ def test_few_open_files_are_a_warning_and_very_few_a_failure(monkeypatch):
 
 
 def test_a_limit_on_file_size_is_found_and_what_to_change_is_said():
-    """The limit is real: memory files count as files."""
+    """A real limit, because memory files count as files."""
 
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (512 << 10, 512 << 10))

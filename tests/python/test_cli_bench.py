@@ -200,7 +200,7 @@ def test_wrong_numbers_are_usage_errors(capsys, wrong):
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert wrong[0] in said
-    assert "value" not in said  # argparse's words for a function of ours
+    assert "value" not in said  # argparse's default text for a failed parser function
 
 
 def test_arrays_are_not_measured_in_processes_that_they_do_not_use(datasets, capsys):
@@ -230,11 +230,11 @@ def ways(inline, threads, processes, ms=None):
     [
         # Python code: threads take turns.
         ((100, [98, 97, 90], [95, 190, 380]), "processes", 4, "threads reach 26%"),
-        # NumPy code: threads do as well.
+        # NumPy code: threads are as fast.
         ((100, [99, 195, 380], [97, 190, 370]), "threads", 4, "leaves the interpreter free"),
         # More workers add nothing, so the fewest are enough.
         ((100, [99, 195, 199], [97, 190, 201]), "threads", 2, "leaves the interpreter free"),
-        # A disk that is the limit.
+        # The disk is the bottleneck.
         ((100, [99, 101, 100], [97, 99, 100]), "threads", 1, "while the model trains"),
         # Nothing to gain.
         ((400_000, [200_000], [90_000]), "in line", 0, "less than handing it over"),
@@ -246,7 +246,7 @@ def test_the_cheapest_way_that_is_about_the_fastest_is_chosen(rates, kind, worke
     best, why = choose(ways(*rates))
     assert (best.kind, best.workers) == (kind, workers)
     assert because in why
-    assert why.count(".") <= 2  # one sentence, and perhaps a number in it
+    assert why.count(".") <= 2  # one sentence, possibly with a decimal number
 
 
 def test_worker_counts_end_at_the_usable_cores(monkeypatch):

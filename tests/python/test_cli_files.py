@@ -51,7 +51,7 @@ def samples(count, first=0):
 
 @pytest.fixture
 def damaged(tmp_path):
-    """Records of 100 bytes: one with a wrong payload, one with a wrong length, the last one cut."""
+    """Records of 100 bytes: one with a wrong payload, one with a wrong length, one truncated."""
     path = write(tmp_path / "damaged", [bytes([i]) * 100 for i in range(10)])
     data = bytearray(path.read_bytes())
     data[2 * 116 + 50] ^= 1
@@ -261,7 +261,7 @@ def test_the_bar_is_for_terminals(tmp_path):
 
 
 def test_ctrl_c_ends_a_pass_and_leaves_nothing(tmp_path):
-    """While a file without a sound record is searched for one, which would take long."""
+    """While a file without a sound record is searched, which would take long."""
     path = tmp_path / "zeros"
     with open(path, "wb") as file:
         file.truncate(1 << 40)

@@ -1,4 +1,4 @@
-"""Public objects say what they are, close as context managers, and know torch's names of states."""
+"""Public objects have a repr, close as context managers, and have torch's names of states."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_dataset_and_its_iterators_close():
             assert next(iterator).tolist() == [0, 1, 2, 3]
         with pytest.raises(penstock.Closed):
             next(iterator)
-        assert len(list(dataset)) == 5  # another pass has workers of its own
+        assert len(list(dataset)) == 5  # another pass starts new workers
 
 
 def test_an_iteration_of_torch_closes():
@@ -180,7 +180,7 @@ def test_feeds_have_state_dicts():
         assert feeds.state_dict() == feeds.state()
         others.load_state_dict(feeds.state_dict())
         rest = [next(iter(consumer)).tolist() for consumer in others]
-        assert rest == [[8, 9, 10, 11], [4, 5, 6, 7]]  # each has every second one
+        assert rest == [[8, 9, 10, 11], [4, 5, 6, 7]]  # each has every second batch
 
 
 def test_training_has_state_dicts():

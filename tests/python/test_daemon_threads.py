@@ -1,4 +1,4 @@
-"""A program that is over while a daemon thread waits for something ends as any program does."""
+"""A program whose main thread ends while a daemon thread waits exits normally."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dataset: the first element of a stream tells what all are, wherever and by whom they are made."""
+"""Dataset: a stream's schema is that of its first element, in every mode and from every place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ELEMENTS = 12
 
 
 class ThatOneIsReal:
-    """Passes numbers on, one of them as a real one."""
+    """Returns its number, except one as a floating-point number."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -53,7 +53,7 @@ class Yields:
 
 
 class VerdictsOfTwoTypes:
-    """True of all numbers, in other words of one."""
+    """A predicate that is true for all numbers, with another type for one."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -67,7 +67,7 @@ def always(number: Any) -> bool:
 
 
 def parts(at: int) -> list[Dataset]:
-    """Streams that each are alike: what is before `at`, `at`, and what is behind it."""
+    """Streams of one schema each: the elements before `at`, `at`, and the elements after it."""
     numbers = list(range(ELEMENTS))
     return [
         Dataset.generator(Yields(some))
@@ -116,7 +116,7 @@ CHAINS: dict[str, Callable[[int], Dataset]] = {
 @pytest.mark.parametrize("at", [1, 2, 3, 7, 11])
 @pytest.mark.parametrize("name", CHAINS)
 def test_an_element_unlike_the_first_one_fails_alone(name: str, at: int, mode: Mode) -> None:
-    """In line as with workers, wherever chunks of elements begin, and whatever a state is of."""
+    """In line and with workers, for any chunks of elements, and for any state."""
     rows = CHAINS[name](at)
     expected = [n for n in range(ELEMENTS) if n != at]
     with rows.batch(4).build(on_error="skip", **options(mode)) as feed:
@@ -129,7 +129,7 @@ def test_an_element_unlike_the_first_one_fails_alone(name: str, at: int, mode: M
     ):
         for place, number in enumerate(feed, 1):
             assert number == expected[place - 1]
-            if place == len(expected):  # behind which the next pass begins
+            if place == len(expected):  # after which the next pass begins
                 break
             other.restore(feed.state())
             assert passed(other) == expected[place:]
@@ -203,7 +203,7 @@ def test_one_in_a_large_batch_fails_alone(at: int, mode: Mode) -> None:
         (unlike.batch(130), lengths),
         (unlike.batch(130).map(functions.unchanged), lengths),
         (unlike.batch(130).filter(lambda batch: True), lengths),
-        (stream.batch(130), [130, 9]),  # in a stream it never existed
+        (stream.batch(130), [130, 9]),  # in a stream it is not counted
     ):
         with batches.build(on_error="skip", **options(mode)) as feed:
             assert [len(batch) for batch in feed] == expected
@@ -212,7 +212,7 @@ def test_one_in_a_large_batch_fails_alone(at: int, mode: Mode) -> None:
 
 @each(KINDS, ())
 def test_one_of_more_leaves_fails_alone(mode: Mode) -> None:
-    """Behind an input that knows what its elements are."""
+    """After an input with a known schema."""
     numbers = Dataset.range(8).map(ThatOneIsReal(20))
     for others in (Dataset.range(4).enumerate(), Dataset.zip(*[Dataset.range(4)] * 6)):
         for chain in (numbers.concatenate(others), Dataset.interleave([numbers, others], cycle=2)):
@@ -224,7 +224,7 @@ def test_one_of_more_leaves_fails_alone(mode: Mode) -> None:
 
 @each((INLINE, THREADS, PROCESSES), ())
 def test_who_raises_names_the_one_that_is_unlike_the_batch(mode: Mode) -> None:
-    """Also where another worker makes the part of the batch that begins with it."""
+    """Also if another worker makes the part of the batch that begins with it."""
     rows = Dataset.range(64).map(slow).map(ThatOneIsReal(44)).batch(8)
     with rows.build(**options(mode)) as feed:
         begin = feed.state()
@@ -258,7 +258,7 @@ def whole(number: Any) -> Any:
 
 @each((INLINE, THREADS, PROCESSES), ())
 def test_what_elements_are_made_of_need_not_be_alike(mode: Mode) -> None:
-    """Also where two workers make a batch together, and where a cache keeps some of it."""
+    """Also if two workers make a batch together, and if a cache has part of it."""
     rows = Dataset.range(64).map(half_are_real).map(whole)
     for batches in (
         rows.batch(8),
@@ -308,7 +308,7 @@ def test_rounds_are_alike(mode: Mode) -> None:
     numbers = Dataset.range(16).shuffle(seed=5).take(4)
     with numbers.repeat(6).build(workers=0) as feed:
         drawn = passed(feed)
-    # Elements like the first of their round, of rounds that begin like the first one.
+    # Elements with the schema of their round's first element, of rounds that begin like the first.
     first = [drawn[at // 4 * 4] >= 8 for at in range(len(drawn))]
     expected = [n for n, real in zip(drawn, first, strict=True) if (n >= 8) == real == first[0]]
     assert 4 < len(expected) < len(drawn)
@@ -348,7 +348,7 @@ def test_verdicts_need_not_be_alike(at: int, mode: Mode) -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 7])
 def test_elements_of_columns_are_alike(at: int) -> None:
-    """What is in a column its batch's type does not say."""
+    """The type of a batch does not include the lengths in a column."""
 
     def of_its_own_length(number: Any) -> Any:
         kind = np.float64 if int(number) // 2 == at else np.int64
@@ -379,7 +379,7 @@ def test_arrays_that_only_they_tell_of_are_arrays_whatever_came_with_them(mode: 
 
 @each((INLINE, THREADS, PROCESSES), ())
 def test_a_ragged_batch_is_as_its_own_rows_are(mode: Mode) -> None:
-    """An array where these are alike, however many others came in one piece with them."""
+    """An array if these rows have equal shapes, whatever other rows were made with them."""
     for rows in (
         Dataset.range(140).map(LongerFromSeventy()),
         Dataset.range(140).map(LongerFromSeventy()).filter(always),

@@ -1,4 +1,4 @@
-"""Arguments of Datasets, operations and features that cannot be: which one, and what to give."""
+"""Invalid arguments of Datasets, operations and features: errors name argument and remedy."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from penstock import Dataset
 
 
 class Called:
-    """Doubles numbers, and counts its calls in a file, whichever process makes them."""
+    """Doubles numbers, and counts its calls in all processes by a file."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = str(path)
@@ -77,7 +77,7 @@ def test_a_state_restores_at_every_element(mode, streamed):
         iterator = iter(feed)
         for place in range(len(expected)):
             state = json.loads(json.dumps(feed.state()))
-            # Of another plan object: its cache is empty.
+            # Another plan object, whose cache is empty.
             with chain.cache().batch(4).build(workers=0) as fresh:
                 for other in (again, fresh):
                     other.restore(state)

@@ -1,4 +1,4 @@
-"""cache: a pass tells what was lost on the way to its elements, whoever made them, and when."""
+"""cache: a pass reports the losses before its elements, independent of when they were made."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cached(chain: Dataset, where: str, folder: pathlib.Path) -> Dataset:
 
 
 def lost(feed: penstock.Loader) -> list[tuple[int, str]]:
-    """Since the feed was built, but for when."""
+    """The losses since the feed was built, without their times."""
     stats = feed.stats()
     assert stats["skipped"] + stats["replaced"] == len(stats["losses"])
     return [(loss[1], loss[2]) for loss in stats["losses"]]
@@ -82,7 +82,7 @@ def test_each_pass_counts_as_without_a_cache(mode, where, name, tmp_path):
             assert sorted(lost(feed)) == sorted(count * expected)
     with chain.build(workers=0) as feed:
         assert passed(feed) == whole
-    if where != "file" or name == "skipped":  # of which some are missing in each pass
+    if where != "file" or name == "skipped":  # some elements are missing in each pass
         return
     with chain.cache(tmp_path / "kept").build(**options(mode)) as feed:
         assert passed(feed) == whole
@@ -109,7 +109,7 @@ def test_what_was_made_ahead_for_a_pass_that_was_left_is_counted_by_the_next(
 
 
 def states_of(chain: Dataset, **how: Any) -> list[Any]:
-    """Behind each element but the last, where the next pass may have begun."""
+    """After each element except the last, after which the next pass may have begun."""
     states = []
     with chain.build(**how) as feed:
         for _ in feed:
@@ -179,7 +179,7 @@ def test_with_skip_only_the_count_is_lost_with_it(tmp_path):
 @pytest.mark.parametrize("where", ["memory", "file"])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_what_the_feed_left_out_of_a_batch_is_not_kept(mode, where, streamed, tmp_path):
-    """Another feed's on_error= is another one's."""
+    """The on_error= of another feed has no effect."""
     chain = Dataset.range(40).map(refuse)
     chain = (chain.filter(always) if streamed else chain).batch(4)
     chain = cached(chain.map(np.copy), where, tmp_path)
@@ -194,7 +194,7 @@ def test_what_the_feed_left_out_of_a_batch_is_not_kept(mode, where, streamed, tm
 
 
 class KillsOnce:
-    """Ends three workers, and none when it is asked again."""
+    """Kills three workers, and none at later calls."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
@@ -226,7 +226,7 @@ def test_what_cost_workers_is_made_again(streamed, tmp_path):
 
 
 class Opens:
-    """Of each number the numbers from 10 times it on, kept in a file of their own."""
+    """For each number, the numbers from 10 times it on, cached in a separate file."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder

@@ -22,7 +22,7 @@ def expected_of(chain: Chain, number: int) -> list[Any]:
 
 
 def check(chain: Chain, dice: Dice, modes: tuple[Mode, ...]) -> None:
-    """Two passes, and from some places on, each time by other workers."""
+    """Two passes, and restoring at some places, each time with other workers."""
     expected = [expected_of(chain, number) for number in range(3)]
     count = chain.dataset.cardinality()
     assert count is None or count == len(expected[0])

@@ -1,4 +1,4 @@
-"""Files that change once a Dataset was built: workers of any kind read what was found then."""
+"""Files that change after a Dataset was built: workers of any kind use the files found then."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def put_tfrecord(path, count):
     with penstock.TFRecordWriter(new) as writer:
         for i in range(count):
             writer.write(f"{i:05}".encode())
-    path.write_bytes(new.read_bytes())  # where it is: a file that is open is the same one
+    path.write_bytes(new.read_bytes())  # in place: an open file stays the same file
     os.remove(new)
 
 
@@ -196,7 +196,7 @@ def test_a_snapshot_is_the_one_that_was_there(tmp_path, mode):
 
 @each((Mode(2, "fork"), PROCESSES), (SPAWN,))
 def test_who_stands_in_for_a_killed_worker_looks_at_no_file_that_a_cache_fills(tmp_path, mode):
-    """What is there by now is for whoever finishes the file to say."""
+    """The worker that finishes the file reports elements that another run stored."""
     path = tmp_path / "kept"
     kills = functions.KillsOnce(117, str(tmp_path / "dead"))
     dataset = Dataset.range(400).map(kills).map(functions.slow).cache(path).batch(4)
@@ -209,7 +209,7 @@ def test_who_stands_in_for_a_killed_worker_looks_at_no_file_that_a_cache_fills(t
                 got += batch.tolist()
         assert feed.stats()["restarts"] == 1
     assert got == list(range(len(got)))
-    assert len(got) > 380  # whoever made the last element failed
+    assert len(got) > 380  # the worker that made the last element failed
 
 
 @each_format

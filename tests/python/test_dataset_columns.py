@@ -1,4 +1,4 @@
-"""Batches of rows that differ in size, where they are elements that further stages work on."""
+"""Batches of rows that differ in size, as elements of further stages."""
 
 from __future__ import annotations
 

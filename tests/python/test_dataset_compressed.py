@@ -1,4 +1,4 @@
-"""Compressed files, and plain ones that are read as a stream: the whole chain, and their damage."""
+"""Compressed files, and plain files read as a stream: whole chains, and damage."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_damage_is_named_by_file_record_and_byte_and_skipped_with_counts(tmp_pat
         batches = [batch["label"].tolist() for batch in feed]
         stats = feed.stats()
     got = [label for batch in batches for label in batch]
-    last = max(label for label in got if label < 60)  # of those that came before the cut
+    last = max(label for label in got if label < 60)  # the last one before the cut
     assert got == [*range(7), *range(8, last + 1), *range(60, 90)]
     assert last > 40
     assert {len(batch) for batch in batches[:-1]} == {5}

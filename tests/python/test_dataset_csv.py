@@ -1,4 +1,4 @@
-"""CSV files: what Python's csv module writes comes back; what is wrong is said."""
+"""CSV files: files written by Python's csv module are read back; errors are reported."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_state_is_of_its_columns(folder):
 
 
 def long_number(rng):
-    """A decimal of many digits, most of them 0, and perhaps an exponent that makes up for them."""
+    """A decimal of many digits, most of them 0, possibly with a compensating exponent."""
     digits = ["".join(rng.choice("0001") for _ in range(rng.randrange(4))) for _ in range(2)]
     digits[0] += "0" * rng.choice([0, 0, 5, 40, 330])
     digits[1] = "0" * rng.choice([0, 0, 5, 40, 330]) + digits[1]

@@ -1,4 +1,4 @@
-"""Plans of many files where a process may have few open."""
+"""Plans of many files in a process that may open only a few."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ datasets = []
 
 
 def run(text: str, folder: Path) -> None:
-    """In a process of its own, whose limits are its own."""
+    """Run in a process of its own, with its own limits."""
     ran = subprocess.run(
         [sys.executable, "-c", text, str(folder)], capture_output=True, text=True, timeout=100
     )

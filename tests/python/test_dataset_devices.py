@@ -64,7 +64,7 @@ CHAINS = {
 
 
 def taken_by_each(feeds):
-    """A pass of all consumers, each on a thread of its own; errors come out at the end."""
+    """A pass of all consumers, each on its own thread; errors are raised at the end."""
 
     def run(feed):
         return passed(feed)
@@ -97,7 +97,7 @@ def test_a_state_of_feeds_restores_at_every_batch(chain, mode):
         dataset.feeds(2, **options(mode)) as feeds,
         dataset.feeds(3, **options(mode)) as other,
     ):
-        # The second goes ahead of the first by up to two batches.
+        # The second consumer runs ahead of the first by up to two batches.
         order = [i ^ 1 if i ^ 1 < len(expected) else i for i in range(len(expected))]
         left = set(range(len(expected)))
         for place, index in enumerate(order):
@@ -194,7 +194,7 @@ def test_validation_runs_on_one_of_the_devices():
             for _ in range(2):
                 for batch in feed:
                     seen[device].extend(batch.tolist())
-                if device == 0:  # the other one waits for it at the front of the next pass
+                if device == 0:  # the other consumer waits for it at the start of the next pass
                     scores.append(sum(int(batch.sum()) for batch in validation))
 
     with train.feeds(2) as feeds, ThreadPoolExecutor(2) as threads:

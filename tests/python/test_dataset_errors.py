@@ -1,4 +1,4 @@
-"""Dataset: what fails, how it is told, and what becomes of the rest."""
+"""Dataset: failures, their errors, and the elements around them."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_retries_try_again(mode):
     dataset = Dataset.range(6).map(functions.FailsOnce()).batch(3)
     with dataset.build(retries=1, **options(mode)) as feed:
         assert passed(feed) == [[0, 1, 2], [3, 4, 5]]
-        assert feed.stats()["retried"] >= 6  # and those of the next epoch, made ahead
+        assert feed.stats()["retried"] >= 6  # including the next epoch's, which are made ahead
 
 
 @each((INLINE, THREADS, PROCESSES), ())
@@ -219,7 +219,7 @@ def test_a_timeout_is_an_error_that_names_the_element(mode):
         list(feed)
 
 
-# What ends its worker, or its time, at number 9, how that is told, and in which modes.
+# Functions that kill their worker, or time out, at number 9; their errors, and the modes.
 ENDINGS = [
     (functions.Kills(9), penstock.WorkerLost, "lost its worker process three times", PROCESSES),
     (functions.Sleeps(9, 3.0), penstock.Timeout, "took longer than timeout allows", PROCESSES),

@@ -1,4 +1,4 @@
-"""Batches that are too large for every worker to have one: several workers make each together."""
+"""Batches too large for one per worker: several workers make each batch together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CROWDED = (THREADS, PROCESSES, Mode(3, "fork"))
 
 
 def tight(mode: Mode, **more: Any) -> dict[str, Any]:
-    """Room for one batch, once it is known how large they are."""
+    """A budget of one batch, once the size of batches is known."""
     return {**options(mode), "max_bytes": 1, **more}
 
 

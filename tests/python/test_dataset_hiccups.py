@@ -1,4 +1,4 @@
-"""Dataset: what fails once and not the next time, wherever that happens, loses nothing."""
+"""Dataset: a failure that happens only once, at any place, loses nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock import Dataset
 
 
 class Hiccup:
-    """Passes on what `keeps` is true of; raises at a number, when it is looked at the n-th time."""
+    """Passes on numbers for which `keeps` is true; raises at the n-th call for one number."""
 
     def __init__(self, at: dict[int, int], keeps: Callable[[int], bool] = bool) -> None:
         self.at = at
@@ -56,7 +56,7 @@ def kept(path: pathlib.Path) -> list[Any]:
 
 @pytest.mark.parametrize("in_file", [False, True])
 def test_what_failed_once_moves_nothing_in_a_cache(tmp_path, in_file):
-    """An element that is left out when it is looked at again takes no place."""
+    """An element that is left out at a later attempt takes no place."""
     path = tmp_path / "kept"
     stage = Dataset.range(10).filter(Hiccup({3: 1}, lambda n: n != 3))
     cached = stage.cache(path) if in_file else stage.cache()
@@ -381,7 +381,7 @@ def test_choices_without_end_end_with_all_inputs(mode):
 
 @each((INLINE, THREADS), ())
 def test_a_closed_feed_holds_no_exceptions_and_no_file(mode: Mode, tmp_path: Any):
-    """Their tracebacks would lead back to it, and so to what it was filling."""
+    """Their tracebacks would refer to it, and to the memory that it was filling."""
 
     def left_in_the_middle() -> None:
         failing = Dataset.range(400).map(refuses_thirds).filter(always).cache(tmp_path / "kept")
@@ -404,7 +404,7 @@ def refuses_thirds(number: Any) -> Any:
 
 
 def test_memory_of_many_open_inputs_is_that_of_their_elements():
-    """Not of 64 elements of each."""
+    """The memory is not that of 64 elements of each input."""
     large = Dataset.range(8).interleave(some_large, cycle=8).batch(2)
     with large.build(workers=0, max_bytes=32 << 20) as feed:
         steps = iter(feed)

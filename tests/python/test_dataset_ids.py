@@ -1,4 +1,4 @@
-"""Samples' ids go through every transformation beside what they are the ids of."""
+"""Ids of samples stay beside their samples through every transformation."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def path(tmp_path_factory):
 
 
 def parsed(path: Any, features: dict[str, Any] = FEATURES) -> Dataset:
-    """{"id": n, "record": what has 3 n in it}."""
+    """{"id": n, "record": a record with the value 3 n}."""
     both = Dataset.zip(id=Dataset.range(COUNT), record=Dataset.tfrecord(path))
     return both.map(penstock.parse_example(features, field="record"))
 
 
 def pairs(value: Any) -> Iterator[tuple[int, int]]:
-    """The ids of an element, batch or nest of those, each with what stands beside it."""
+    """The ids of an element, batch or nest of these, each with its value."""
     if isinstance(value, tuple):
         for part in value:
             yield from pairs(part)

@@ -1,4 +1,4 @@
-"""IDX and CIFAR files: what is written comes back, read in any way; what is cut is said."""
+"""IDX and CIFAR files: written rows are read back in every way; truncation is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def idx(array):
 
 
 def digits(begin, end):
-    """Rows of which each knows its number, and their labels."""
+    """Rows that contain their numbers, and their labels."""
     numbers = np.arange(begin, end)
     return (numbers[:, None, None] * 3 + np.arange(20).reshape(4, 5)).astype("u1"), numbers % 10
 
@@ -65,7 +65,7 @@ def check(batches, total=100):
 def test_rows_are_what_was_written_in_the_machines_byte_order(dtype, shape, rows, pack, stream):
     random = np.random.default_rng(rows)
     array = random.integers(0, 256, (rows, *shape, np.dtype(dtype).itemsize), np.uint8)
-    array = array.view(dtype)[..., 0]  # any bits at all
+    array = array.view(dtype)[..., 0]  # random bits
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x"
         path.write_bytes(pack(idx(array)))
@@ -127,7 +127,7 @@ def test_no_truncation_is_fewer_rows(tmp_path):
         for pack in (bytes, gzip.compress):
             path.write_bytes(pack(whole[:end]))
             refused(Dataset.idx(path, tmp_path / "labels"), path, "raise")
-            if pack is bytes or end <= len(whole) - 20:  # else the last row is lost by itself
+            if pack is bytes or end <= len(whole) - 20:  # otherwise only the last row is lost
                 refused(Dataset.idx(path, tmp_path / "labels"), path, "skip")
 
 

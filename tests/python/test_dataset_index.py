@@ -1,4 +1,4 @@
-"""Indices that are kept beside their files, against the format as it is written down."""
+"""Indices saved beside their files, compared with the documented format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kept(path):
 
 
 def places_of(path, kind=b"tfrecord"):
-    """What the index beside a file says: (bytes, damaged) of each place."""
+    """The content of the index beside a file: (bytes, damaged) of each place."""
     data = kept(path).read_bytes()
     magic, format_, size, time, begin, first, count, length = HEAD.unpack_from(data)
     assert (magic, format_.rstrip(b"\0"), begin) == (b"PSTKIDX1", kind, 0)
@@ -54,7 +54,7 @@ def places_of(path, kind=b"tfrecord"):
 
 
 def plant(path, places):
-    """An index that is right in all but what it says of the places."""
+    """An index that is valid except for its places."""
     words = bytearray()
     for length, damaged in places:
         word = length << 1 | damaged
@@ -79,7 +79,7 @@ def payload(number):
 
 
 def read(path, **given):
-    """The records' first bytes, and what was lost."""
+    """The records' first bytes, and the losses."""
     with Dataset.tfrecord(path, index="beside").build(workers=0, on_error="skip", **given) as feed:
         return [record[0] for record in feed], feed.stats()["losses"]
 
@@ -90,7 +90,7 @@ def test_is_what_the_format_says(tmp_path):
     data = bytearray(path.read_bytes())
     frames = [16 + len(payload(n)) for n in range(60)]
     data[sum(frames[:20])] ^= 1
-    data[sum(frames[:40]) + 12] ^= 1  # a payload, which the index knows nothing of
+    data[sum(frames[:40]) + 12] ^= 1  # a payload, which the index does not cover
     path.write_bytes(data[:-1])
     without = Dataset.tfrecord(path).build(workers=0, on_error="skip")
     with without as feed:
@@ -108,7 +108,7 @@ def test_is_what_the_format_says(tmp_path):
 
 @each((INLINE, THREADS, PROCESSES), (SPAWN,))
 def test_is_what_everybody_reads_if_it_is_there(tmp_path, mode):
-    """It says of sound records that they are none, so who goes over the file gets them."""
+    """The index marks sound records as damaged, so only a new pass over the file finds them."""
     path = tmp_path / "file"
     write(path, map(payload, range(40)))
     frames = [16 + len(payload(n)) for n in range(40)]
@@ -191,7 +191,7 @@ def test_no_pattern_means_it(tmp_path, capfd):
     assert len(everything) == 40
     assert len(os.listdir(tmp_path)) == 4
     assert len(Dataset.tfrecord(tmp_path / "*", index="beside")) == 40
-    # A shell's patterns do.
+    # Patterns of a shell match index files.
     for command in ("verify", "inspect"):
         names = sorted(str(tmp_path / name) for name in os.listdir(tmp_path))
         assert cli.main([command, *names]) == 0

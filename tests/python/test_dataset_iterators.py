@@ -237,7 +237,7 @@ def test_what_is_switched_between_shares_one_budget():
 @pytest.mark.parametrize("mixed", [{}, {"buffer": 5}])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_pass_that_was_left_is_followed_by_the_next_one(workers, mixed):
-    """Of elements that come one by one all are made at once, and the engine is further already."""
+    """If elements are delivered one by one, all are made at once, and the engine is ahead."""
     numbers = Dataset.range(30).shuffle(seed=2, **mixed)
     with numbers.build(workers=workers) as feed:
         passes = [[int(n) for n in feed] for _ in range(4)]
@@ -338,7 +338,7 @@ def test_an_iterator_that_failed_begins_the_next_pass_when_it_is_reset() -> None
     with pytest.raises(ValueError, match="3"):
         list(failed)
     bad.clear()
-    assert len(list(iter(dataset))) == 6  # it has the Loader of the one that failed
+    assert len(list(iter(dataset))) == 6  # it uses the Loader of the failed iterator
     failed.reset()
     assert failed.state()["epoch"] == 2
     assert [int(x) for x in failed] == list(range(6))

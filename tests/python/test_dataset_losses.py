@@ -1,4 +1,4 @@
-"""What is left out: everything else is there, and the count is exact, in every chain and mode."""
+"""Skipped elements: all others are delivered, and counts are exact, in every chain and mode."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FAILING = Dataset.range(30).map(bad)
 STREAM = FAILING.filter(any_of_them)
 FORGIVEN = FAILING.on_error("skip")
 
-# A chain, and the numbers that come of it in their order. Lost are always 2 and 17.
+# A chain, and its numbers in order. The lost ones are always 2 and 17.
 CHAINS: dict[str, tuple[Dataset, list[int]]] = {
     "single": (FAILING, NUMBERS),
     "batched": (FAILING.batch(4), NUMBERS),
@@ -187,7 +187,7 @@ def test_endless_rounds_of_nothing_but_losses_end() -> None:
 
 @each(MODES, ())
 def test_a_policy_for_a_streams_elements(mode: Mode) -> None:
-    # What is decided further down stands.
+    # The decision of an earlier policy is final.
     strict = FAILING.filter(any_of_them).on_error("raise").batch(4)
     with (
         strict.build(on_error="skip", **options(mode)) as feed,

@@ -1,4 +1,4 @@
-"""What a pass takes is what max_bytes says, however many inputs a stream has."""
+"""A pass stays within max_bytes for any number of a stream's inputs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def resident_bytes() -> int:
 
 @pytest.mark.parametrize(("workers", "processes"), [(0, False), (2, False), (2, True)])
 def test_many_inputs_of_large_elements_stay_within_the_budget(workers: int, processes: bool):
-    """Elements of 1 MiB that the stream makes itself: nothing of them is Python's."""
+    """Elements of 1 MiB that the stream makes without Python."""
     small = np.ones((ROWS, MIB // 4), np.uint8)
     to_float = penstock.cast("float32")
     many = Dataset.range(INPUTS).interleave(
         lambda _: Dataset.arrays(small).map(to_float), cycle=INPUTS
     )
-    # Only what calls Python goes to processes.
+    # Only chains that call Python run in processes.
     batches = (many.map(as_it_is) if processes else many).batch(4)
     before = most = resident_bytes()
     count = 0
@@ -42,12 +42,12 @@ def test_many_inputs_of_large_elements_stay_within_the_budget(workers: int, proc
     with batches.build(use_multiprocessing=processes, **options) as feed:
         for batch in feed:
             count += 1
-            if count < 20:  # so that as much is made ahead as may be
+            if count < 20:  # so that the maximum is made ahead
                 time.sleep(0.01)
             most = max(most, resident_bytes())
             del batch
     assert count == INPUTS * ROWS // 4
-    # The batch in hand, and 12 MiB for everything else.
+    # The delivered batch, and 12 MiB for everything else.
     assert most - before < BUDGET + 4 * MIB + 12 * MIB
 
 
@@ -94,29 +94,29 @@ print(count, (most - before) // MIB)
 @pytest.mark.parametrize(("workers", "processes"), [(0, False), (2, False), (2, True)])
 @pytest.mark.parametrize("case", ["one", "interleave", "sample_from", "zip"])
 def test_functions_of_many_inputs_stay_within_the_budget(case: str, workers: int, processes: bool):
-    """Results of functions come and go with their elements, and nobody keeps them in between."""
-    # What Python gives back goes back to the system: the heap would keep some for the next time.
+    """Results of functions are released with their elements, and are not kept longer."""
+    # Memory that Python frees is returned to the system: the heap would keep some of it.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
     arguments = [sys.executable, "-c", GROWTH, case, str(workers), str(processes), "32"]
     done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     count, grown = map(int, done.stdout.split())
     assert count == {"one": 15, "interleave": 240, "sample_from": 240, "zip": 60}[case]
-    # The batch in hand, and 16 MiB for everything else, functions' results in workers among it.
+    # The delivered batch, and 16 MiB for everything else, including functions' results in workers.
     assert grown < BUDGET // MIB + 4 + 16
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [False, True])
 def test_what_functions_made_of_a_batch_is_within_the_budget(processes: bool):
-    """Two workers have as much as their batches again until they have written it there."""
+    """Two workers hold the data of their batches twice until it is written to the batches."""
     arguments = [sys.executable, "-c", GROWTH, "large batches", "2", str(processes), "96"]
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
     done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     count, grown = map(int, done.stdout.split())
     assert count == 20
-    # The batch in hand, and 8 MiB for everything else.
+    # The delivered batch, and 8 MiB for everything else.
     assert grown < 96 + 16 + 8
 
 
@@ -138,7 +138,7 @@ def test_a_batch_of_all_there_is_takes_what_there_is():
 
 @pytest.mark.parametrize("processes", [False, True])
 def test_sections_behind_sections_are_found_again_with_any_budget(processes: bool):
-    """Of a pass that was left, nothing is made ahead in the middle of going back."""
+    """No element of an abandoned pass is made ahead while a position is restored."""
 
     def first(number: Any) -> Any:
         return np.full(20_000, number)
@@ -196,7 +196,7 @@ def test_order_and_places_do_not_depend_on_the_budget():
 
 
 def test_an_input_of_which_nothing_came_yet_holds_up_no_other():
-    """The size of its elements is unknown, and there may be no room for such a one."""
+    """The size of its elements is unknown, and there may be no space for one."""
     running = most_running = 0
     lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Files whose names are no UTF-8, wherever a path is taken."""
+"""Files whose names are not UTF-8, for every argument that is a path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock import Dataset, train
 
 @pytest.fixture
 def named(tmp_path):
-    """What makes the path of a file, whose name begins with a byte that is no UTF-8."""
+    """A function that makes the path of a file whose name begins with an invalid UTF-8 byte."""
     try:
         (tmp_path / os.fsdecode(b"\xff")).touch()
     except OSError:

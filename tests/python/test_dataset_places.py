@@ -1,4 +1,4 @@
-"""What is lost takes no place in a stream, whoever made it, and is counted once, come what may."""
+"""Lost elements take no place in a stream, in any mode, and are counted exactly once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES = (INLINE, THREADS, PROCESSES)
 
 
 class Bad:
-    """The number itself, but for some."""
+    """Returns the number, except for some."""
 
     def __init__(self, *numbers: int) -> None:
         self.numbers = numbers
@@ -37,7 +37,7 @@ def any_of_them(_: Any) -> bool:
 
 
 def uneven(n: Any) -> Any:
-    """Some take longer, so that what is there together differs from run to run."""
+    """Some take longer, so the elements that are ready together differ from run to run."""
     time.sleep(0.0005 * (int(n) % 3))
     return n
 
@@ -79,7 +79,7 @@ UNEVEN = (
     .window(3, shift=2, drop_last=True)
 )
 
-# A chain, and how many are lost.
+# A chain, and the number of lost elements.
 CHAINS: dict[str, tuple[Dataset, int]] = {
     "behind the last, dealt out": (ENDS_BADLY.concatenate(MORE).shard(0, 2), 2),
     "behind the last, drawn": (Dataset.sample_from([ENDS_BADLY, MORE], seed=3), 2),
@@ -121,7 +121,7 @@ CHAINS: dict[str, tuple[Dataset, int]] = {
         1,
     ),
 }
-# The same, of those that the feed leaves out.
+# The same, for elements that the feed leaves out.
 FED: dict[str, tuple[Dataset, int]] = {
     "a batch that is there already": (
         Dataset.range(40).map(Bad(5)).batch(4).map(eight_of).unique(),
@@ -178,7 +178,7 @@ def test_and_by_processes(mode: Mode) -> None:
 
 @pytest.mark.parametrize("chain", ALL)
 def test_wherever_one_goes_on(chain: str) -> None:
-    """A state is taken at every element and goes on with another number of workers."""
+    """A state is taken at every element and restored with another number of workers."""
     dataset, lost = ALL[chain]
     for taken, restored in ((INLINE, THREADS), (THREADS, INLINE)):
         with dataset.build(on_error="skip", **options(taken)) as feed:
@@ -215,7 +215,7 @@ def test_each_pass_counts_what_was_lost_on_the_way_to_what_is_kept(mode: Mode) -
 
 @each((INLINE, THREADS), ())
 def test_a_loss_is_counted_with_the_element_behind_it(tmp_path: Any, mode: Mode) -> None:
-    """Also where elements come one by one, and many of them are made at a time."""
+    """Also if elements are delivered one by one, and many are made at a time."""
     path = tmp_path / "numbers.csv"
     path.write_text("n\n" + "".join(f"{n if n % 2 else 'x'}\n" for n in range(40)))
     numbers = Dataset.csv(path, {"n": "int64"})
@@ -224,7 +224,7 @@ def test_a_loss_is_counted_with_the_element_behind_it(tmp_path: Any, mode: Mode)
         for n in range(1, 40, 2):
             assert int(next(steps)["n"]) == n
             assert counted(feed) == n // 2 + 1
-            if n < 39:  # behind which the next pass begins
+            if n < 39:  # after which the next pass begins
                 feed.restore(feed.state())
                 steps = iter(feed)
         assert next(steps, None) is None
@@ -236,7 +236,7 @@ def test_what_is_behind_the_end_is_not_counted_of_a_pass_that_was_left(mode: Mod
     behind = forgiving(40, 2, 17, 38, 39).map(as_it_is).batch(4).prefetch(20)
     with behind.build(**options(mode)) as feed:
         for _ in feed:
-            time.sleep(0.2)  # all of it may be made meanwhile
+            time.sleep(0.2)  # meanwhile all elements may be made
             break
         for _ in feed:
             break

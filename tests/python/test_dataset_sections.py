@@ -1,4 +1,4 @@
-"""Functions in front of a Dataset's streams: run by all workers, and as one thread would."""
+"""Functions before stages of a stream: run by all workers, with the results of one thread."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_state_restores_at_every_element(name, mode):
             assert plain(batch) == wanted
             states.append(json.dumps(feed.state()))
         for i, state in enumerate(states[:-1]):
-            # With workers in a few places only: without them it is the same state, sooner.
+            # With workers at a few places only: without workers states are equal, and it is faster.
             for other in (alone, feed) if i % 7 == 0 else (alone,):
                 other.restore(json.loads(state))
                 assert plain(next(iter(other))) == expected[i], i

@@ -1,4 +1,4 @@
-"""cache with a path, and Dataset.snapshot: elements in a file, at any place."""
+"""cache with a path, and Dataset.snapshot: elements in a file, in any order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_it_is_there_when_the_first_pass_is_over_whoever_made_the_last_element(t
         dataset = Dataset.range(3).cache(path)
         if batch is not None:
             dataset = dataset.batch(batch)
-        with dataset.build(workers=4) as feed:  # some of which make the next pass already
+        with dataset.build(workers=4) as feed:  # some workers already make the next pass
             for _ in feed:
                 pass
             assert path.exists(), number
@@ -80,7 +80,7 @@ def test_a_state_restores_through_it_at_every_element(mode, streamed, tmp_path):
         iterator, states = iter(feed), []
         for place in range(len(expected)):
             state = json.loads(json.dumps(feed.state()))
-            # Of another plan object and path: its cache is empty; and of this one's file, later.
+            # Another plan object with another path, whose cache is empty; this file is used later.
             with chain.cache(tmp_path / f"b{place}").batch(4).build(workers=0) as fresh:
                 fresh.restore(state)
                 assert passed(fresh) == expected[place:]
@@ -122,7 +122,7 @@ def test_a_writer_that_is_killed_leaves_one_file_that_the_next_run_removes(tmp_p
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as filling:
         assert filling.stdout is not None
         assert filling.stdout.readline() == b"amid\n"
-        # Another one, while this one lives, leaves it alone.
+        # Another Dataset does not remove the file while this one exists.
         assert passed(Dataset.range(3).cache(tmp_path / "kept")) == [0, 1, 2]
         (hidden,) = set(os.listdir(tmp_path)) - {"kept"}
         filling.send_signal(signal.SIGKILL)

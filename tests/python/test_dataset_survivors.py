@@ -1,4 +1,4 @@
-"""A lost element keeps its position in what is indexed; in a stream it never existed."""
+"""Indexed, a lost element keeps its position; in a stream it is not counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SURVIVORS = [n for n in range(LENGTH) if n not in LOST]
 
 
 def bad(n: Any) -> Any:
-    """Fail at those that are lost."""
+    """Fails at the lost numbers."""
     if int(n) in LOST:
         raise ValueError(f"bad {n}")
     return n
@@ -73,7 +73,7 @@ def three_from(n: Any) -> Dataset:
 
 
 def with_losses(n: Any) -> Dataset:
-    """Four numbers, of which the second is lost."""
+    """Four numbers; the second one is lost."""
     first = 4 * int(n)
     return Dataset.range(first, first + 4).map(_Without(first + 1))
 
@@ -102,7 +102,7 @@ NUMBERS = Dataset.range(LENGTH)
 STREAM = NUMBERS.filter(any_of_them)
 OTHERS = Dataset.range(100, 130)
 
-# Streams of the survivors, by where the others are lost.
+# Streams of the remaining elements, by the place at which the others are lost.
 STREAMS: dict[str, Dataset] = {
     "in front": NUMBERS.map(bad).filter(any_of_them),
     "behind": STREAM.map(bad),
@@ -169,15 +169,15 @@ def test_in_a_stream_a_lost_element_never_existed(stage: str, mode: Mode) -> Non
     expected = fed(STAGES[stage](NUMBERS.filter(not_lost).map(same)), INLINE)
     for where, stream in STREAMS.items():
         assert fed(STAGES[stage](stream), mode) == expected, where
-        # Whoever decides, in front of the stage or behind it.
+        # For policies before the stage and after it.
         assert fed(STAGES[stage](stream.on_error("skip")), mode, "raise") == expected, where
-        if stage != "split_batch":  # behind which nothing may stand
+        if stage != "split_batch":  # which must be the last stage
             assert fed(STAGES[stage](stream).on_error("skip"), mode, "raise") == expected, where
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_nor_does_it_behind_any_state(stage: str) -> None:
-    """A state is taken at every element, and goes on with another number of workers."""
+    """A state is taken at every element, and restored with another number of workers."""
     for where in ("in front", "behind, then a function"):
         dataset = STAGES[stage](STREAMS[where])
         for taken, restored in ((INLINE, THREADS), (THREADS, INLINE)):
@@ -222,7 +222,7 @@ def test_what_a_function_opens_is_a_stream_like_others(mode: Mode) -> None:
             assert fed(dataset, mode, on_error) == fed(sound, mode)
 
 
-# What stages make of positions, of which some are lost (None).
+# The effect of stages on positions, some of which are lost (None).
 Positions = list[Any]
 INDEXED: dict[str, tuple[Stage, Callable[[Positions], Positions]]] = {
     "map": (lambda s: s.map(same), lambda p: p),
@@ -307,7 +307,7 @@ def test_a_state_goes_to_a_feed_whose_elements_are_made_alike() -> None:
 
 @each((INLINE, PROCESSES), ())
 def test_feeds_of_both_kinds_share_what_is_kept(mode: Mode, tmp_path: pathlib.Path) -> None:
-    """A Dataset has one cache, whatever becomes of failures behind it."""
+    """A Dataset has one cache for all policies after it."""
     calls = tmp_path / "calls"
 
     def noted(n: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The tables of docs/dataset.md: each row is what it says, and restores at every element."""
+"""The tables of docs/dataset.md: each row does what is documented, and restores everywhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = list(range(12))
 
 
 def rows() -> list[tuple[str, str]]:
-    """The first two columns of the tables: what Python calls it, and C++."""
+    """The first two columns of the tables: the names in Python and in C++."""
     text = (ROOT / "docs" / "dataset.md").read_text(encoding="utf-8")
     found = []
     for table in re.findall(r"^\| Python \| C\+\+ \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M):
@@ -104,7 +104,7 @@ FIVE = Dataset.range(5)
 TENS = Dataset.range(0, 50, 10)
 
 
-# What a Dataset is asked for, and what this one gives.
+# Properties of a Dataset, and the values of this one.
 ASKED: dict[str, Any] = {
     "cardinality()": lambda: FIVE.cardinality() == 5,
     "build(**options)": lambda: isinstance(FIVE.build(workers=0), penstock.Loader),
@@ -116,8 +116,8 @@ def permuted(pass_: list[Any]) -> bool:
     return sorted(pass_) == NUMBERS and pass_ != NUMBERS
 
 
-# By the Python cell's text: the chain (of files: a function of their folder), and what a pass gives
-# (or what holds for it).
+# By the Python cell's text: the chain (for files a function of their folder), and the elements of a
+# pass (or a check of them).
 CHAINS: dict[str, tuple[Any, Any]] = {
     "Dataset.range(begin, end, step)": (Dataset.range(3, 15, 4), [3, 7, 11]),
     "Dataset.arrays(nest)": (

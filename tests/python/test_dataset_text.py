@@ -1,4 +1,4 @@
-"""Text that is not UTF-8: a row that fails, wherever it comes from and whoever looks at it."""
+"""Text that is not UTF-8: its row fails, from any source and at any stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXTS = ["ok", "bad.", "end"]
 
 
 def forged():
-    """TEXTS of which the engine is told other bytes than Python's: "bad." is no UTF-8."""
+    """TEXTS, but "bad." has bytes in the engine that are not UTF-8."""
     spec, block = _engine.pack_elements(TEXTS)
     assert block.count(b"bad.") == 1
     return Dataset._make("items", (spec, len(TEXTS), block.replace(b"bad.", b"\xff\xfe.\xff")))
@@ -40,7 +40,7 @@ def counts(carry, text):
 
 @pytest.fixture(autouse=True)
 def no_hang_is_for_ever():
-    # A thread that stays where it is holds Python's lock: pytest's own limit could not end it.
+    # A hanging thread may hold the GIL, so pytest's own timeout could not end it.
     faulthandler.dump_traceback_later(50, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
@@ -78,7 +78,7 @@ def is_text(line):
 
 
 def damaged_lines(count):
-    """Lines of characters of all lengths, of which some bytes are others."""
+    """Lines of characters of all lengths, with some changed bytes."""
     rng = random.Random(5)
     lines = []
     for _ in range(count):

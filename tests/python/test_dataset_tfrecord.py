@@ -1,4 +1,4 @@
-"""TFRecord files through a whole chain: what comes out, and what is said of what is wrong."""
+"""TFRecord files through whole chains: elements, and errors of damaged records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sample(number):
 
 
 def write(path, payloads):
-    """A file, and where each of its records begins."""
+    """A file, and the offset of each of its records."""
     with penstock.TFRecordWriter(path) as writer:
         places = [(writer.bytes_written, writer.write(payload))[0] for payload in payloads]
     return places
@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def damaged(tmp_path):
-    """40 samples: number 7 has a wrong payload, 20 a wrong length, and the last one is cut off."""
+    """40 samples: 7 has a wrong payload, 20 a wrong length, and the last one is truncated."""
     path = tmp_path / "damaged.tfrecord"
     places = write(path, map(sample, range(40)))
     data = bytearray(path.read_bytes())
@@ -253,7 +253,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_costs_what_it_lacks(tmp_pa
 
 @each((INLINE, THREADS, PROCESSES), ())
 def test_a_file_that_vanishes_while_it_is_read_is_read_on_or_not_found(tmp_path, mode):
-    """Whoever has it open keeps it; a worker that opens it afterwards says that it is gone."""
+    """Workers that have the file open keep it; for a worker that opens it later it is missing."""
     path = tmp_path / "file"
     write(path, map(sample, range(400)))
     with Dataset.tfrecord(path).map(functions.bytes_of).build(**options(mode)) as feed:

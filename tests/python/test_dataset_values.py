@@ -1,4 +1,4 @@
-"""Dataset: what elements and batches hold, and what each stage makes of them."""
+"""Dataset: the values of elements and batches, and the effect of each stage."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_items_are_copied_and_keep_their_kinds():
 
 
 def test_what_is_carried_is_the_functions_own():
-    """What it does to its arrays stays there, and the next pass begins anew."""
+    """Changes of its arrays stay in the worker, and the next pass starts from the original."""
     initial = np.zeros(2)
 
     def adds(carry: Any, number: Any) -> Any:

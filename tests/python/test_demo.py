@@ -1,4 +1,4 @@
-"""The demo's data set: real images with a fixed split, and a Sequence that knows no feeder."""
+"""The demo's data set: real images with a fixed split, and an ordinary Keras Sequence."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_the_whole_demo_learns_and_ends_with_its_tables_and_a_report(tmp_path):
     assert table[0].split() == ["fed", "ms", "per", "step", "waited", "speed-up", "accuracy"]
     for line, name in zip(table[1:5], ("in line", "threads", "processes", "TFRecord"), strict=True):
         assert re.fullmatch(rf"{name} +[\d.]+ +\d+% +\d+\.\d\d +[\d.]+%", line)
-    assert float(table[1].split()[-2]) == 1  # in line is what it is measured by
+    assert float(table[1].split()[-2]) == 1  # in line is the reference
     assert f"what was the bottleneck: {report}" in said
     assert "penstock report</title>" in report.read_text(encoding="utf-8")
     rows = said.partition("Training without waiting (examples/train):\n\n")[2].splitlines()

@@ -1,4 +1,4 @@
-"""The examples of the documentation are run as they stand there, and its figures are those kept."""
+"""Runs the examples of the documentation, and compares its figures with the stored ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`element_spec` says what comes, before it comes; it changes nothing of what comes."""
+"""`element_spec` is the schema before iteration, and does not change the iteration."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_native_chains_are_known_without_an_element():
     assert dataset.shuffle(seed=1).batch(4).repeat(2).prefetch(2).element_spec == rows
     assert dataset.batch(4, drop_last=True).element_spec["x"].shape == (4, 3)
     assert Dataset.range(3).element_spec == TensorSpec((), I64)
-    assert Dataset.range(0).element_spec == TensorSpec((), I64)  # none is needed
+    assert Dataset.range(0).element_spec == TensorSpec((), I64)  # no element is needed
 
 
 def test_text_and_lengths_that_differ():

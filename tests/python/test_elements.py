@@ -1,4 +1,4 @@
-"""Nests of Python values: to leaves in a block and back."""
+"""Nests of Python values: converted to leaves in a block and back."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_any_nest_comes_back_as_batch_and_as_rows(kind, seed):
     for place in {0, len(elements) // 2, len(elements) - 1}:
         row = _engine.unpack_block(spec, len(elements), block, place)
         check_row(kind, row, elements[place])
-        # What came out goes in again as what it was.
+        # The result can be packed again, with the same bytes.
         assert _engine.pack_elements([row]) == _engine.pack_elements([elements[place]])
 
 

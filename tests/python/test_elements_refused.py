@@ -1,4 +1,4 @@
-"""Values that are no elements, and elements that are not alike."""
+"""Values that cannot be elements, and elements with different schemas."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_lengths_that_differ_make_a_ragged_batch():
     assert all(map(np.array_equal, batch, elements))
     large = [np.full((n, n, 3), n, np.uint8) for n in (40, 41)]
     assert all(map(np.array_equal, batch_of(large), large))
-    # A chunk that was settled by rows that are ragged along less.
+    # A chunk whose schema came from rows with fewer ragged axes.
     mixed = [penstock.ragged(np.ones((2, n))) for n in (2, 3, 2)]
     assert all(map(np.array_equal, batch_of(mixed), mixed))
 

@@ -1,4 +1,4 @@
-"""The text of a nest in a spec, and what bytes that are none of ours can do: nothing."""
+"""The text of a nest in a spec; foreign bytes do no harm."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_class_is_found_by_its_module_and_name_and_nothing_is_imported():
     found = _engine.unpack_block(spec, 1, bytes(128), 0)
     assert type(found) is not Pair
     assert found == (0, 0)
-    # A class of that name with other fields is another one, and what is no class is none.
+    # A class of that name with other fields, or an object that is not a class, is not used.
     for name in (b"4:Pair", b"5:QUICK", b"12:types.Simple"):
         nest = b"<%d:%s%s1:x.>" % (len(Pair.__module__), Pair.__module__.encode(), name)
         assert _engine.unpack_block(spec_bytes(["x"], nest), 1, bytes(64), 0)._fields == ("x",)

@@ -1,4 +1,4 @@
-"""Exceptions: their kinds, and their way from a worker to the consumer."""
+"""Exceptions: their kinds, and how they are sent from a worker to the consumer."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_the_traceback_leaves_out_the_frames_of_the_package():
         exec(compile("def call_user_code(f): g(f)", inside, "exec"), {"g": raise_from}, scope)
         scope["call_user_code"](user_code)
     except ValueError as raised:
-        # The test's own frame is in front; what a worker has there is the package's.
+        # The first frame is the test's; in a worker it is the package's.
         error = raised.with_traceback(raised.__traceback__.tb_next)
         text = str(errors.unpack_exception(errors.pack_exception(error)).__cause__)
     assert "user_code" in text
@@ -276,7 +276,7 @@ class LeavingLater(Exception):
 
 def test_what_leaves_while_it_is_rebuilt_is_named(monkeypatch):
     error = LeavingLater("text")
-    error.more = 1  # so that there is a state
+    error.more = 1  # so that it has a state
     packed = errors.pack_exception(error)
     monkeypatch.setattr(LeavingLater, "leaves", True)
     unpacked = errors.unpack_exception(packed)

@@ -1,4 +1,4 @@
-"""Feeds beside and inside each other, and feeds that end early."""
+"""Several feeds at once, feeds inside feeds, and feeds that end early."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_two_feeds_at_once(mode):
 
 
 class Nested(Items):
-    """Feeds itself from a feed of its own."""
+    """A dataset that uses a feed."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(4)
@@ -96,7 +96,7 @@ def test_closing_from_another_thread_ends_a_wait(mode):
     consumer = threading.Thread(target=consume)
     consumer.start()
     assert waiting.wait(20)
-    time.sleep(0.05)  # it is in next() now, or will see the same when it is
+    time.sleep(0.05)  # it is in next() now, or will get the same error there
     begin = time.monotonic()
     feed.close()
     consumer.join(10)
@@ -165,7 +165,7 @@ def test_a_feed_that_is_never_asked_starts_nothing():
 def test_closing_while_another_thread_begins_leaves_no_process(mode):
     feed = penstock.Loader(Items(30), **mode.options)
     feed.close()
-    feed._pool.start()  # its thread had seen the feed open
+    feed._pool.start()  # another thread found the feed open before
     assert not feed._pool.running.processes
     with pytest.raises(penstock.Closed):
         next(iter(feed))

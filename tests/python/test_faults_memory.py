@@ -1,4 +1,4 @@
-"""A worker that the system kills because it took more memory than its control group may."""
+"""A worker that the system kills because it exceeds its control group's memory limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def own_groups() -> list[Path]:
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group that may have `LIMIT` bytes, below or beside that of this process."""
+    """A control group with a limit of `LIMIT` bytes, below or beside that of this process."""
     why = ""
     for above in own_groups():
         made = above / f"penstock-test-{os.getpid()}"
@@ -56,7 +56,7 @@ def group() -> Iterator[Path]:
             (made / "memory.max").write_text(str(LIMIT))
             with contextlib.suppress(OSError):  # there may be no swap
                 (made / "memory.swap.max").write_text("0")
-            # Moving into a group takes the right to write to the one above both, too.
+            # Moving into a group also needs write access to the common parent group.
             pid = os.fork()
             if pid == 0:
                 try:
@@ -79,7 +79,7 @@ def group() -> Iterator[Path]:
 
 
 class TooMuch(Items):
-    """Moves its worker to a group, and takes more memory than that may have, once."""
+    """Moves its worker to a group, and exceeds the group's memory limit, once."""
 
     def __init__(self, group: Path, folder: Path) -> None:
         super().__init__(12)

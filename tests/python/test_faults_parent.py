@@ -78,7 +78,7 @@ def test_workers_are_gone_within_a_second_when_the_parent_is_killed(method, numb
         assert not left, [Path(f"/proc/{pid}/cmdline").read_text() for pid in left]
         assert script.returncode == -number
         assert "Traceback" not in script.stderr.read()
-    # Tests beside this one may have files there for a moment.
+    # Concurrent tests may have files there for a moment.
     wait_until(lambda: shared_memory() <= before, "no file left in /dev/shm")
 
 
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_everything_with_one_traceback(mode, tmp_path):
         pids = [int(word) for word in script.stdout.readline().split() if int(word)]
         pids = [pid for pid in pids if pid != script.pid]
         begin = time.monotonic()
-        os.killpg(script.pid, signal.SIGINT)  # as a terminal does it: to all of them
+        os.killpg(script.pid, signal.SIGINT)  # to the whole group, like a terminal
         out, error = script.communicate(timeout=20)
         took = time.monotonic() - begin
         assert not wait_for_ends(pids, 1.0)
@@ -306,7 +306,7 @@ def test_a_fork_of_the_parent_leaves_its_feed_alone(mode, ending, tmp_path):
     assert out.splitlines() == ["child True", "exit 0", "40 True", "True 0"]
 
 
-# Forks at a moment when another thread is in the feed, holding its locks.
+# Forks while another thread is in the feed and holds its locks.
 FORKED_AMID = (
     HEAD
     + """

@@ -1,4 +1,4 @@
-"""Workers that cannot start, or not with what they were given."""
+"""Workers that cannot start, or cannot use the data that they were sent."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_exception_while_a_worker_starts_is_raised_here(mode):
             cause = caught.value.__cause__
             assert isinstance(cause, penstock.WorkerTraceback)
             assert "__setstate__" in cause.traceback
-            # It is closed for whoever asks again.
+            # Later calls raise Closed.
             with pytest.raises(penstock.Closed):
                 list(feed)
 
@@ -103,7 +103,7 @@ def test_a_worker_that_dies_three_times_before_it_is_ready_says_what_it_said(mod
 
 
 class DiesAtStart(Slow):
-    """A worker that starts while `folder`/armed is there dies, `times` times."""
+    """A worker that starts while `folder`/armed exists dies, `times` times."""
 
     def __init__(self, folder: Path, times: int) -> None:
         super().__init__(800, 4, 0.002)
@@ -252,7 +252,7 @@ else:
 
 
 class Hungry(Items):
-    """Lives under a limit on address space, and asks for more at one index."""
+    """Runs under a limit on address space, and exceeds it at one index."""
 
     def __init__(self, length: int, hungry: int) -> None:
         super().__init__(length, 50_000)

@@ -1,4 +1,4 @@
-"""Workers that die: nothing is lost, nothing comes twice, nobody waits for ever."""
+"""Workers that die: no batch is lost or comes twice, and no wait is endless."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_third_death_of_a_ticket_is_an_error_that_names_it(batch_size, befor
         assert len(seen) == before
         assert feed.state()["batches"] == before
         assert len(list(tmp_path.iterdir())) == 3
-        # The feed lives on.
+        # The feed continues.
         seen = []
         with pytest.raises(penstock.WorkerLost, match=r"epoch 1, index 11 "):
             for batch in feed:
@@ -124,7 +124,7 @@ def indices_of(samples):
 
 @each((TWO,), ())
 def test_a_deadly_sample_of_a_large_batch_takes_no_other_along(mode, tmp_path):
-    """A batch that is collated is one worker's, however many rows it has."""
+    """One worker makes a collated batch, for any number of rows."""
     with penstock.Loader(
         Deadly(tmp_path, {5, 130}, times=1000, length=200, width=3),
         batch_size=200,
@@ -180,7 +180,7 @@ def test_a_generator_is_replayed_to_its_place(mode, tmp_path):
                 seen.append(item)
         assert seen == [0, 1, 2, 3, 4, 5]
     with penstock.Loader(source, on_error="skip", **mode.options) as feed:
-        assert list(feed) == [0, 1, 2, 3, 4, 5]  # a stream that failed is over
+        assert list(feed) == [0, 1, 2, 3, 4, 5]  # a stream that failed has ended
         assert [loss[:2] for loss in feed.stats()["losses"]] == [(0, 6)]
 
 
@@ -207,7 +207,7 @@ def test_idle_workers_that_die_are_replaced(mode):
         iterator = iter(feed)
         batches = [next(iterator)]
         for _ in range(5):
-            # All that was asked for is there, so they sleep.
+            # All requested batches are ready, so workers sleep.
             wait_until(lambda: len(set(feed.stats()["queue"])) == 1)
             before = feed.stats()["restarts"]
             os.kill(worker_pids(feed)[0], signal.SIGKILL)
@@ -218,11 +218,11 @@ def test_idle_workers_that_die_are_replaced(mode):
 
 
 class Killer(threading.Thread):
-    """Kills workers of a feed at times that have nothing to do with what they are at.
+    """Kills workers of a feed at random times.
 
-    Once or twice quickly, then not before all tickets that were in flight were delivered, and all
-    workers did something: so no ticket is lost a third time, and no worker dies a third time
-    before its first, which would be errors, and rightly.
+    After one or two quick kills, it waits until all tickets in flight were delivered and all
+    workers have done a ticket. So no ticket is lost a third time, and no worker dies a third time
+    before its first ticket; both would be correct errors.
     """
 
     def __init__(self, feed, seed, in_flight):
@@ -312,4 +312,4 @@ def test_a_worker_stopped_in_its_tracks_times_out(mode):
             assert "worker 0" in str(error)  # noqa: PT017
         else:
             assert seen == 12  # it had no ticket when it was stopped
-    # Closing kills it all the same; conftest sees to that.
+    # Closing kills it anyway; conftest checks that.

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock import Dataset, TFRecordWriter, example
 
-# A label of 300 and an `x` of two floats, as docs/formats.md spells them out.
+# A label of 300 and an `x` of two floats, with the bytes of docs/formats.md.
 GOLDEN = bytes.fromhex(
     "0A24"
     "0A0F 0A05 6C6162656C 1206 1A04 0A02 AC02"

@@ -14,7 +14,7 @@ from penstock.dataset.passes import Passes
 
 pytestmark = pytest.mark.timeout(60)
 
-MOST = 8  # events of one call that are tried
+MOST = 8  # number of trace events of one call to try
 
 
 class Interrupted(Exception):
@@ -65,7 +65,7 @@ def test_the_first_threads_of_a_child_take_one_and_the_same_lock(number, monkeyp
             built.append(threading.current_thread())
             go_on.set()
             if threading.current_thread() is not first:
-                first.join(0.3)  # which is not to get in here meanwhile
+                first.join(0.3)  # it must not acquire the lock meanwhile
             return "a plan"
 
     chain = object.__new__(Chain)

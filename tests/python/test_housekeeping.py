@@ -1,4 +1,4 @@
-"""The guard that conftest.py sets sees what it is there to see."""
+"""The check of conftest.py detects leftovers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ctrl-C and close() where the engine goes on for long in the calling thread: they are heard, and
-nothing is lost by them.
+"""Ctrl-C and close() while the engine runs long in the calling thread: they take effect, and
+lose nothing.
 
-What cannot be interrupted cannot be given up by pytest either: each runs as a script of its own.
+pytest cannot interrupt such code if the test fails, so each test runs as a separate script.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(text: str, *arguments: str) -> None:
     assert done.stdout == "fine\n"
 
 
-# Batches, or elements, that come at first; then none for as long as anybody waits.
+# Batches or elements at first; then none for ever.
 SILENT = [
     (4, "Dataset.range(20).repeat().unique().batch(5)"),
     (0, "Dataset.range(20).repeat().unique()"),

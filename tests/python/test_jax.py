@@ -33,7 +33,7 @@ def staged(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def jax_lets_go():
-    """What jax holds it gives back when next asked for something."""
+    """jax releases memory at its next call."""
     yield
     gc.collect()
     jax.device_put(np.zeros(1)).block_until_ready()
@@ -71,7 +71,7 @@ def test_on_the_cpu_nothing_is_copied(source, how):
             put = batches._put(batch)
             compared = 0
             for mine, theirs in zip(jax.tree.leaves(put), jax.tree.leaves(batch), strict=True):
-                # Blocks begin where XLA wants them to; tiny arrays travel inside their message.
+                # Blocks have XLA's alignment; tiny arrays are sent inside their message.
                 alike = isinstance(mine, jax.Array) and mine.dtype == theirs.dtype
                 if alike and theirs.ctypes.data % 64 == 0:
                     assert mine.unsafe_buffer_pointer() == theirs.ctypes.data
@@ -180,7 +180,7 @@ def test_what_is_no_place_is_refused(place, wrong):
 
 
 def test_rows_go_to_several_devices():
-    """In a process of its own, that is told to have four."""
+    """Run in a process of its own, with four devices."""
     import os
     import subprocess
     import sys
@@ -233,7 +233,7 @@ def test_all_rounds_of_a_repeat_are_staged(staged):
     rounds = penstock.Dataset.range(4).batch(1).repeat(3)
     with feed(rounds, workers=0) as batches:
         staged_now = [batches._staged is not None for _ in batches]
-        assert staged_now == [True] * 11 + [False]  # nothing comes behind the last
+        assert staged_now == [True] * 11 + [False]  # no batch follows the last one
 
 
 def test_hooks_wait_for_the_last_batch(staged):

@@ -1,4 +1,4 @@
-"""How worker processes start, and what they are given."""
+"""How worker processes start, and their descriptors and settings."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_other_descriptors_of_the_parent_stay_with_it(method, answers, tmp_path)
         finally:
             os.close(ours)
     assert not any("penstock" in link and "memfd" in link for link in links)
-    # A forked dataset may go on using the files that it has open.
+    # A forked dataset may continue to use its open files.
     assert (str(tmp_path / "users_file") in links) == (method == "fork")
 
 

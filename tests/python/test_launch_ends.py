@@ -1,4 +1,4 @@
-"""How worker processes end, and what their parent's death does."""
+"""How worker processes end, also when their parent dies."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_waiting_has_an_end_and_killing_works_by_handle(method, answers):
         worker.kill(signal.SIGTERM)
         assert worker.wait(PATIENCE) == -signal.SIGTERM
         assert worker.wait() == -signal.SIGTERM
-        worker.kill()  # of no effect now
+        worker.kill()  # no effect now
         worker.close()
         worker.close()
 

@@ -1,4 +1,4 @@
-"""What cannot be started, and what is said of it."""
+"""Workers that cannot be started, and the errors."""
 
 from __future__ import annotations
 

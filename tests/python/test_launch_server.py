@@ -37,7 +37,7 @@ def test_a_killed_fork_server_is_replaced(answers):
         server = starts._server._process
         server.kill()
         server.wait(PATIENCE)
-        assert before.wait(0.05) is None  # its workers live on
+        assert before.wait(0.05) is None  # its workers continue
         after = starts.start(0, {"answer": answers.write_fd}, {})
         assert answers.get() == after.pid
         before.kill()

@@ -1,4 +1,4 @@
-"""The contract of Loader: order, exactly once, the same values whoever makes them."""
+"""The contract of Loader: order, exactly once, the same values in every mode."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_items_drawn_from_rng_are_equal_whoever_makes_them(mode):
     wanted = run(INLINE)
     assert_same(run(mode), wanted)
     draws = {batch[1].tobytes() for epoch in wanted for batch in epoch}
-    assert len(draws) == 22  # no two indices, no two epochs draw alike
+    assert len(draws) == 22  # all indices and epochs draw different numbers
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -123,7 +123,7 @@ class Makers(Items):
 @each((THREADS, PROCESSES), ())
 def test_one_batch_is_filled_by_several_workers(mode):
     with penstock.Loader(Makers(64), batch_size=64, **mode.options) as feed:
-        # Repeated, because one worker may come much later than the other.
+        # Repeated, because one worker may start much later than the other.
         makers = (len({tuple(row) for row in batch.tolist()}) for batch in feed.steps(50))
         assert mode.workers in makers
 
@@ -268,7 +268,7 @@ def test_a_state_beyond_its_epoch_is_refused(source, options, change, there):
             said = f"says that {change['batches']} batches of an epoch were delivered"
             assert f"{said}, and there are {there}" in str(caught.value)
         assert len(list(feed)) == len(feed)
-        if there is not None:  # the end of its epoch, also where a last round is filled up
+        if there is not None:  # the end of its epoch, also with a padded round
             feed.restore({**state, "batches": change["batches"] - 1})
             assert list(feed) == []
             assert feed.epoch == 1
@@ -312,7 +312,7 @@ def test_a_state_restores_at_another_world_size(worlds, mode):
                 rest += order(other)
             missing = set(whole) - taken
             assert missing <= set(rest)
-            # Whatever is there twice fills up a last round.
+            # Only the padding of a last round comes twice.
             assert len(rest) - len(missing) < after * 1 + 1
             assert done * before == len(taken)
             for stream in streams:

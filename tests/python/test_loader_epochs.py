@@ -1,4 +1,4 @@
-"""Epoch hooks, unordered feeds, and the bounds on what is made ahead."""
+"""Epoch hooks, unordered feeds, and the limits on prefetching."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST = (INLINE, THREADS, PROCESSES, SPAWN)
 
 
 class Hooked:
-    """Its hooks change what it gives; workers keep what they cached."""
+    """Its hooks change its items; workers keep their caches."""
 
     def __init__(self) -> None:
         self.scale = 1
@@ -112,7 +112,7 @@ def test_a_worker_that_is_replaced_starts_with_what_hooks_changed(mode):
 
 
 class Levels(Items):
-    """Says how many epochs ended before; and in `other`, which changes once, at the first end."""
+    """Items have the number of ended epochs, and `other`, which changes once, at the first end."""
 
     def __init__(self, length: int) -> None:
         super().__init__(length)
@@ -135,7 +135,7 @@ def test_a_worker_that_is_replaced_in_an_epoch_has_the_dataset_as_the_epoch_bega
         for level in (1, 2):
             iterator = iter(feed)
             taken = [next(iterator)]
-            source.level = 99  # for the next epoch, if at all
+            source.level = 99  # takes effect in the next epoch, if at all
             for worker in feed.stats()["workers"]:
                 os.kill(worker["pid"], 9)
             taken += iterator
@@ -186,7 +186,7 @@ def test_what_a_hook_raises_is_raised(mode):
 
 
 class SlowFirst(Items):
-    """The first item is ready only when its file is there: after others were delivered."""
+    """The first item is ready only when its file exists: after others were delivered."""
 
     def __init__(self, length: int, gate: str) -> None:
         super().__init__(length)
@@ -240,7 +240,7 @@ def test_the_state_of_an_unordered_feed_restores_at_every_element(mode, tmp_path
 
 
 class Counted(Items):
-    """Writes a byte to a file for every item made, which tells how many there are by now."""
+    """Appends a byte to a file for every item made, to count them."""
 
     def __init__(self, length: int, width: int, path: str) -> None:
         super().__init__(length, width)
@@ -354,7 +354,7 @@ def test_workers_stay_for_the_next_epoch(mode):
 
 
 class OneBatch(Hooked):
-    """Changes after every batch, which one and the same worker makes."""
+    """Changes after every batch; one worker makes all batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -369,11 +369,11 @@ class OneBatch(Hooked):
 
 @each((Mode(3, "fork"),), ())
 def test_workers_that_have_nothing_to_do_hold_up_no_epoch(mode):
-    # A link holds fewer than 300 changes that nobody reads.
+    # A link holds fewer than 300 unread changes.
     with penstock.Loader(OneBatch(), **mode.options) as feed:
         for epoch in range(350):
             assert list(feed) == [epoch + 1]
-            time.sleep(0.002)  # the worker sleeps by now, and is the first to be woken
+            time.sleep(0.002)  # now the worker sleeps, and is woken first
 
 
 class Refused:

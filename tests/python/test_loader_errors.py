@@ -1,4 +1,4 @@
-"""Exceptions of user code: where they come out, and the policies that pass over them."""
+"""Exceptions of user code: where they are raised, and the policies that skip them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_exception_comes_at_its_place_with_its_traceback(batch_size, mode):
         assert "epoch 0, index 7" in str(cause)
         printed = "".join(traceback.format_exception(caught.value))
         assert "raise Trouble(index)" in printed
-        # The iterator is over and the position is the failed ticket.
+        # The iterator has ended, and the position is the failed ticket.
         assert list(iterator) == []
         assert (feed.epoch, feed.state()["batches"]) == (0, 7)
         assert feed.stats()["errors"] == 1
@@ -133,7 +133,7 @@ def test_the_index_of_a_shuffled_sample_is_the_one_that_failed(mode):
 
 
 class Odd(Items):
-    """Raises what is hard to carry from one process to another."""
+    """Raises exceptions that are hard to send to another process."""
 
     def __init__(self, what: str) -> None:
         super().__init__(4)
@@ -186,7 +186,7 @@ def test_odd_exceptions_come_out_as_themselves(what, mode):
         with pytest.raises(kind, match=text) as caught:
             list(feed)
         if what == "chained":
-            # Where the first one went is said by the traceback in one way or another.
+            # The traceback mentions the first exception in one form or another.
             assert "the first" in "".join(traceback.format_exception(caught.value))
         if what == "local":
             assert "Local" in type(caught.value).__name__

@@ -1,4 +1,4 @@
-"""A feed has one place: what becomes of an iteration when a later one begins."""
+"""A feed has one position: an iteration ends when a later one begins."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_an_iteration_that_was_overtaken_says_so_and_does_not_end_quietly(older,
         taken = [next(second)]
         with pytest.raises(penstock.InvalidArgument, match=OVERTAKEN):
             next(first)
-        taken += second  # is not disturbed
+        taken += second  # is not affected
         rest = list(range(2, 12))
         if later is steps:
             assert numbers(taken) == [*rest, 0, 1]
-        else:  # the next epoch, or after steps() what is left of this one
+        else:  # the next epoch, or after steps() the rest of this one
             assert numbers(taken) == ([0, 1, *rest] if older is whole else rest)
-        with pytest.raises(StopIteration):  # it is over, as after any exception
+        with pytest.raises(StopIteration):  # it has ended, as after any exception
             next(first)
 
 
@@ -79,7 +79,7 @@ def test_an_iteration_that_gave_everything_stays_over(mode):
         asked = iter(feed)
         assert numbers(asked) == list(range(12))
         unasked = iter(feed)
-        assert numbers(itertools.islice(unasked, 6)) == list(range(12))  # not asked for more
+        assert numbers(itertools.islice(unasked, 6)) == list(range(12))  # the end was not requested
         stepped = feed.steps(1)
         assert numbers(stepped) == [0, 1]
         assert numbers(feed) == list(range(2, 12))

@@ -1,4 +1,4 @@
-"""What passes over errors: skip, replace and retries."""
+"""Error policies: skip, replace and retries."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def test_skip_shortens_batches_of_samples(collate, source, mode):
                 assert (x == y[:, None]).all()
         else:
             rows = [[y for _, y in batch] for batch in batches]
-        # Batch 3 lost all its samples and vanished.
+        # Batch 3 lost all its samples and was left out.
         assert rows == [[0, 3], [4, 5, 6, 7], [8, 10, 11], [16, 17, 18, 19]]
         assert feed.stats()["skipped"] == 7
         assert lost(feed) == [(0, i) for i in sorted(bad)]
-        # The position counts tickets, not what came of them.
+        # The position counts tickets, not delivered batches.
         assert feed.epoch == 1
         assert [len(batch[0]) for batch in feed.steps(2)] == [2, 4] or collate
 
@@ -203,7 +203,7 @@ def test_retries_make_up_for_passing_trouble(mode):
     with penstock.Loader(Flaky(0), **INLINE.options) as feed:
         wanted = list(feed)
     with penstock.Loader(Flaky(2), retries=2, **mode.options) as feed:
-        assert_same(list(feed), wanted)  # the draws too: a retry draws what the first try drew
+        assert_same(list(feed), wanted)  # a retry draws the same numbers
         stats = feed.stats()
         assert stats["retried"] == 12
         assert stats["losses"] == []

@@ -1,4 +1,4 @@
-"""progress=True shows a bar; the logger "penstock" hears of workers and samples that were lost."""
+"""progress=True shows a bar; the logger "penstock" gets warnings of lost workers and samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.loader import progress
 
 @pytest.fixture
 def bars(monkeypatch):
-    """The bars that were shown, each closed when its iteration is over."""
+    """The bars that were shown, each closed when its iteration has ended."""
     tqdm = pytest.importorskip("tqdm.auto")
     shown = []
 

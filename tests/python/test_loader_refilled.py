@@ -1,4 +1,4 @@
-"""One container that is filled again and again, while it is being handed over by other threads."""
+"""A container that is refilled while other threads hand it over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Meddler(dict):
-    """Where it is copied or pickled other code runs: here that of whoever refills the container."""
+    """Copying or pickling it runs other code: here the code that refills the container."""
 
     meddle: Any = None
 
@@ -36,7 +36,7 @@ def large(index: int) -> Any:
 
 
 class Refilled:
-    """One list or dict of arrays, emptied as soon as the engine lets anybody."""
+    """One list or dict of arrays, emptied as soon as the engine lets other threads run."""
 
     def __init__(self, kind: type) -> None:
         self.kind = kind
@@ -61,7 +61,7 @@ class Refilled:
         return self.kept
 
     def on_epoch_end(self) -> None:
-        """Nothing of the next epoch is made before."""
+        """With this hook, no batch of the next epoch is made early."""
 
 
 @each((INLINE, Mode(1), PROCESSES), ())
@@ -79,7 +79,7 @@ def test_what_is_handed_over_is_there_when_its_container_is_emptied(kind, mode):
 
 
 class Samples(Refilled):
-    """Of a batch: an array is listed, and then the object beside it is detached."""
+    """In a batch: an array is listed, and then the object beside it is detached."""
 
     def __getitem__(self, index: int) -> Any:
         item = super().__getitem__(index)
@@ -117,14 +117,14 @@ def test_a_sample_is_let_go_of_once_its_row_is_written(mode):
         def __getitem__(self, index: int) -> Any:
             if self.last is not None:
                 self.kept.append(self.last() is not None)
-            self.buffer.resize(10 + index % 2)  # refused while anybody else refers to it
+            self.buffer.resize(10 + index % 2)  # an error while other code refers to it
             self.buffer.resize(10)
             made = np.zeros(10)
             self.last = weakref.ref(made)
             return made, self.buffer, [np.zeros(2, object)]
 
         def on_epoch_end(self) -> None:
-            """Nothing of the next epoch is made before."""
+            """With this hook, no batch of the next epoch is made early."""
 
     source = Watched()
     with penstock.Loader(source, batch_size=3, **mode.options) as feed:
@@ -173,7 +173,7 @@ print("good")
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["items", "rows", "dataset"])
 def test_threads_that_refill_one_dict_never_hand_over_freed_memory(what, tmp_path):
-    # Memory that was let go of is no longer mapped: whoever reads it crashes.
+    # Released memory is no longer mapped: reading it crashes.
     script = tmp_path / "script.py"
     script.write_text(STRESS)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What may be fed, and what is refused."""
+"""Sources that a Loader accepts, and sources that are errors."""
 
 from __future__ import annotations
 

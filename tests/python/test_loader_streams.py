@@ -265,7 +265,7 @@ def test_a_stream_is_made_by_one_worker_only(mode):
 
 
 class TwoStreams:
-    """The first stops behind its second item until `gate`; the other does not overtake it there."""
+    """The first stream waits after its second item for `gate`; the other does not overtake it."""
 
     def __init__(self, gate: threading.Event) -> None:
         self.gate = gate
@@ -291,7 +291,7 @@ def test_a_restored_unordered_stream_gives_nothing_twice():
     with make() as feed:
         taken = [
             int(batch[0]) for batch in feed.steps(7)
-        ]  # both of the first stream, and then some of the other
+        ]  # both items of the first stream, and then some of the other
         state = feed.state()
         assert state["batches"] == 4
         assert state["ahead"] == [5, 7, 9]

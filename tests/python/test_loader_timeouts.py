@@ -1,4 +1,4 @@
-"""What takes longer than ``timeout=``: processes are killed, threads abandoned, items named."""
+"""Items that exceed ``timeout=``: processes are killed, threads abandoned, errors name items."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loader_datasets import Items
 
 pytestmark = pytest.mark.timeout(120)
 
-# Whatever is not stuck is done in this many seconds, also on a machine that others stall.
+# Seconds in which everything that is not stuck is done, also on a busy machine.
 PATIENCE = 2.0
 
 
@@ -50,7 +50,7 @@ def test_a_stuck_process_is_killed_and_replaced_and_the_error_names_the_index(ba
             list(iterator)
         assert feed.stats()["timeouts"] >= 1
         del first
-        # Another one is there for the next epoch.
+        # Another worker is there for the next epoch.
         with pytest.raises(penstock.Timeout, match=r"epoch [01], index 5 "):
             list(feed)
         assert feed.stats()["restarts"] >= 1
@@ -95,7 +95,7 @@ def test_a_stuck_thread_is_abandoned_and_the_error_names_the_index(mode):
                 seen.append(index)
         assert seen == [0, 1, 2, 3, 4]
         assert time.monotonic() - begin < 60
-    source.seconds = 0  # it must end some time: nobody can kill a thread
+    source.seconds = 0  # it must end at some time, because threads cannot be killed
 
 
 @each((THREADS,), ())
@@ -113,7 +113,7 @@ def test_skip_passes_over_a_stuck_thread(mode):
 
 
 class SlowOdd(Items):
-    """Every second item takes longer than it may, and comes all the same."""
+    """Every second item exceeds the limit, and is delivered anyway."""
 
     def __getitem__(self, index: int) -> Any:
         if index % 2:
@@ -125,7 +125,7 @@ class SlowOdd(Items):
 def test_threads_that_come_back_stand_in_for_others(mode):
     with penstock.Loader(SlowOdd(24), timeout=1, on_error="skip", **mode.options) as feed:
         assert [index for _, index in feed] == [*range(0, 24, 2)]
-        assert feed.stats()["skipped"] == 12  # more than may be stuck at once
+        assert feed.stats()["skipped"] == 12  # more than can be stuck at a time
 
 
 class StuckFour(Items):
@@ -231,7 +231,7 @@ def test_replaying_a_generator_is_not_held_against_its_timeout(mode):
 
 
 def many_rows():
-    """So many that no batch of a quarter of them is gathered in a millisecond."""
+    """So many rows that gathering a quarter of them takes more than a millisecond."""
     return np.arange(4_000_000)
 
 

@@ -1,5 +1,5 @@
-"""``__getitems__`` and ``collate``, which have all samples of a batch in hand: what they raise or
-die of, and what is tried again."""
+"""``__getitems__`` and ``collate``, which handle all samples of a batch: their exceptions, deaths
+and retries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_getitems_of_a_wrong_length_is_told(policy, mode):
 
 
 class FailsTogether(Troubled):
-    """What `__getitems__` raises is not what `__getitem__` does."""
+    """`__getitems__` and `__getitem__` raise different exceptions."""
 
     def __getitems__(self, indices: list[int]) -> Any:
         if self.bad & set(indices):

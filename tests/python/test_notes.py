@@ -1,4 +1,4 @@
-"""Notes on exceptions, as they are before Python 3.11: in the exception's text."""
+"""Notes on exceptions before Python 3.11: in the exception's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options have one name each; old names mean the same, and types name them all."""
+"""Each option has one name; old names are equivalent, and the types list all names."""
 
 from __future__ import annotations
 

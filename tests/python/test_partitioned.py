@@ -35,7 +35,7 @@ def all_items():
 
 
 def by_turns(size):
-    """Numbers of batches as they come: of the streams in turn, until all have ended."""
+    """The expected batches: from the streams in turn, until all have ended."""
     streams = [[100 * s + i for i in range(n)] for s, n in enumerate(LENGTHS)]
     parts = [[part[i : i + size] for i in range(0, len(part), size)] for part in streams]
     turns = max(map(len, parts))
@@ -75,7 +75,7 @@ def test_a_place_is_exact_at_every_batch_and_for_any_workers(mode):
                 next(batches)
             state = feed.state()
         if done % 4 and mode is not INLINE:
-            continue  # processes take their time
+            continue  # processes are slow
         with penstock.Loader(share, streams=4, batch_size=2, **mode.options) as other:
             other.restore(state)
             assert taken(other) == expected[done:]

@@ -1,4 +1,4 @@
-"""How datasets travel to worker processes."""
+"""How datasets are sent to worker processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays in a payload, of memory and of files: once, and never copied to a worker."""
+"""Arrays in a payload, in memory and memory-mapped: sent once, and never copied in a worker."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_buffers_are_aligned():
 
 def test_large_arrays_are_not_copied_by_the_reader():
     with payload.pack(np.ones(32 << 20, np.uint8)) as packed:
-        # Anonymous pages are those that are not the file's any more.
+        # Anonymous pages are copies of the file's pages.
         copied = (
             "sum(int(l.split()[1]) for l in open('/proc/self/smaps') if l.startswith("
             "'Anonymous:')) if obj.sum() else None"

@@ -1,4 +1,4 @@
-"""Locks of `threading` in a data set are new ones in workers, which nobody holds."""
+"""Locks of `threading` in a data set become new, unlocked ones in workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.processes import payload
 
 
 class Guarded:
-    """A data set with a cache behind a lock, as many are."""
+    """A data set with a cache protected by a lock."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -40,7 +40,7 @@ def sent(thing):
 @each((SPAWN,), (PROCESSES, Mode(2, "forkserver")))
 def test_a_data_set_with_a_lock_goes_to_processes(mode):
     source = Guarded()
-    with source.lock, penstock.Loader(source, **mode.options) as feed:  # held here, not there
+    with source.lock, penstock.Loader(source, **mode.options) as feed:  # held only here
         assert [int(batch[0]) for batch in feed] == list(range(10))
 
 

@@ -1,4 +1,4 @@
-"""What cannot travel to worker processes, and how the error finds it."""
+"""Objects that cannot be sent to worker processes, and errors that name them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_structure_too_deep_is_an_error_with_a_name():
         with pytest.raises(errors.InvalidArgument, match=r"^samples \(a .*recursion"):
             payload.pack(Holder(deep=deep), "samples")
     finally:
-        while deep:  # one by one: freeing it at once would recurse as deeply
+        while deep:  # one by one, because freeing all at once would recurse as deeply
             deep = deep.pop()
 
 

@@ -1,4 +1,4 @@
-"""What processes share, in a dataset: workers have the same memory, locks and managers."""
+"""Shared objects in a dataset: workers have the same memory, locks and managers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ METHODS = ("spawn", "forkserver", "fork")
 
 
 class Counting:
-    """Each sample adds its index to what is shared, and gives what another process wrote there."""
+    """Each sample adds its index to shared values, and returns values of another process."""
 
     def __init__(self, context):
         self.value = context.Value("q", 7)
@@ -39,7 +39,7 @@ def test_a_value_is_the_same_one_in_workers(method):
     options = {"workers": 1, "use_multiprocessing": True, "start_method": method}
     with penstock.Loader(dataset, batch_size=2, max_queue_size=1, **options) as loader:
         assert [b.tolist() for b in loader] == 4 * [[1.5, 2.5]]
-        assert dataset.value.value >= 7 + sum(range(8))  # the next epoch may be begun
+        assert dataset.value.value >= 7 + sum(range(8))  # the next epoch may have begun
         dataset.plain[0] = 9
         assert [b.tolist() for b in loader][-1] == [9, 2.5]
 
@@ -90,7 +90,7 @@ def test_memory_that_was_closed_since_is_an_error():
 def test_a_ctypes_object_of_the_programs_own_is_copied():
     import ctypes
 
-    multiprocessing.get_context("spawn").Value("i", 1)  # lets multiprocessing know of the class
+    multiprocessing.get_context("spawn").Value("i", 1)  # makes multiprocessing register the class
     number = ctypes.c_int(5)
     with payload.pack([number]) as packed:
         assert payload.unpack(packed.fd)[0].value == 5
@@ -114,7 +114,7 @@ assert whole.tolist() == [0, 5, 77, 5, 4, 5], whole
 @pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
 def test_a_tensor_in_shared_memory_is_the_same_memory(strategy):
     pytest.importorskip("torch")
-    # In a process of its own: torch's manager of files lives as long as the process.
+    # In a process of its own, because torch's file manager runs as long as the process.
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", SHARING, strategy]
     done = subprocess.run(command, env=path, capture_output=True, text=True, timeout=60)

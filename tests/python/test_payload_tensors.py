@@ -1,4 +1,4 @@
-"""Torch's tensors in a payload: what they are views of, once, and nothing besides."""
+"""torch tensors in a payload: their storages are sent once, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What epoch hooks changed in a dataset, as it is sent to living workers."""
+"""Changes of a dataset by epoch hooks, sent to running workers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_dataset_in_its_own_attributes_is_the_workers_own():
     copy = there_and_back(dataset)
     dataset.level = 3
     with tracker.changes() as changes:
-        assert changes.bytes < 10_000  # the bound method did not bring the arrays along
+        assert changes.bytes < 10_000  # the bound method did not include the arrays
         payload.apply(copy, changes.fd)
     dataset.backwards = [dataset, dataset.helper]
     updated(tracker, copy)

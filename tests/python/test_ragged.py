@@ -229,7 +229,7 @@ def test_the_mark_stays_on_arrays_of_as_many_axes():
     assert back.axes == (0, 1)
     np.testing.assert_array_equal(back, marked)
     assert copy.deepcopy(marked).axes == (0, 1)
-    # A row without it is dense.
+    # A row without the mark is dense.
     assert batch_of([marked[0], marked[1]]).shape == (2, 3)
 
 

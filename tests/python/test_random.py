@@ -1,4 +1,4 @@
-"""Random numbers with an address, for Python code."""
+"""Keyed random numbers for Python code."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class TestGlobals:
 
     def test_the_second_half_of_a_normal_pair_does_not_reach_the_next_index(self):
         expected = at(1, 2, 3)
-        np.random.randn()  # the other half is kept back
+        np.random.randn()  # the second number of the pair is cached
         random.gauss(0, 1)
         assert at(1, 2, 3) == expected
         for draws in (624, 312, 1248):  # a multiple of the state's words

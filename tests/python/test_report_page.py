@@ -1,4 +1,4 @@
-"""The report page, opened in a real browser: what its script drew is looked at, not its text."""
+"""The report page, opened in a real browser: tests check the drawing, not the text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTILE = (
 WORKERS = 2
 BATCHES = 40
 
-# Before everything else in the page: whatever goes wrong is written down.
+# Before everything else in the page: records all errors.
 LISTENER = """<script>
 window.trouble = [];
 const say = (what) => window.trouble.push(String(what));
@@ -40,8 +40,8 @@ window.requestAnimationFrame = (draw) => setTimeout(draw, 0);
 console.error = (...what) => { say(what.join(' ')); error(...what); };
 </script>"""
 
-# After everything else: what can be seen. A lane's paint is the share of its pixels that are not
-# the lane's own background.
+# After everything else: measures the visible page. A lane's paint is the share of its pixels that
+# differ from the lane's background.
 PROBE = """<script>
 window.addEventListener('load', () => setTimeout(() => {
   const texts = (selector) => Array.from(document.querySelectorAll(selector), (e) => e.textContent);
@@ -137,7 +137,7 @@ def test_a_trace_has_what_each_worker_did(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with penstock.Loader(Pictures(), workers=WORKERS, on_error="skip") as feed:
         while not all(worker["tickets"] for worker in feed.stats()["workers"]):
-            list(feed)  # the first may have made all that there was
+            list(feed)  # the first worker may have made all batches
         feed.trace(path)
     events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     lanes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
@@ -148,7 +148,7 @@ def test_a_trace_has_what_each_worker_did(tmp_path: Path) -> None:
 
 
 def look_at(page: str, browser: str, folder: Path) -> dict[str, Any]:
-    """Open `page` with the listener and the probe in it, and return what the probe saw."""
+    """Open `page` with the listener and the probe in it, and return the probe's result."""
     folder.mkdir(exist_ok=True)
     path = folder / "page.html"
     page = page.replace("<head>", "<head>" + LISTENER, 1)
@@ -161,7 +161,7 @@ def look_at(page: str, browser: str, folder: Path) -> dict[str, Any]:
         "--disable-dev-shm-usage",
         "--disable-background-networking",
         "--no-first-run",
-        "--host-resolver-rules=MAP * ~NOTFOUND",  # the browser's own calls home go nowhere either
+        "--host-resolver-rules=MAP * ~NOTFOUND",  # the browser's own requests fail, too
         f"--user-data-dir={folder / 'profile'}",
         "--window-size=1280,1600",
         "--virtual-time-budget=5000",
@@ -213,7 +213,7 @@ def test_the_figures_are_those_of_stats(
     assert seen["chain"] == [stage["stage"] for stage in page[1]["stages"]]
     assert "__getitem__" in seen["chain"]
     assert len(seen["chain_cells"]) == 5 * len(seen["chain"])
-    # Workers go on, ahead of the consumer, between the page and stats().
+    # Workers continue, ahead of the consumer, between the page and stats().
     assert BATCHES <= int(seen["chain_cells"][4]) <= page[1]["stages"][0]["rows"]
 
 

@@ -1,4 +1,4 @@
-"""tf.SequenceExamples through a Dataset, of bytes that are put together by hand."""
+"""tf.SequenceExamples through a Dataset, from hand-written bytes."""
 
 from __future__ import annotations
 

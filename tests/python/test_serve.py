@@ -38,7 +38,7 @@ def secret(tmp_path):
 
 
 class Served:
-    """``penstock serve`` as a process; what it says is read line by line."""
+    """``penstock serve`` as a process; its output is read line by line."""
 
     def __init__(self, *arguments):
         self.process = subprocess.Popen(
@@ -79,7 +79,7 @@ def served(*arguments):
 
 
 def gone(pid):
-    """Whether the process has ended, which is waited for."""
+    """Wait for the end of the process; return whether it has ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -182,7 +182,7 @@ def test_one_that_was_killed_is_begun_again_and_no_push_counts_twice(weights, tm
             for _ in range(5):
                 assert client.push(ones(client))
             versions = client.pull()
-            # What a snapshot had is there, and of what came since then each push once.
+            # The weights have the snapshot, and each later push once.
             values = np.asarray(client.parameters["a"])
             assert versions == [version + 5 for version in before]
             assert set(np.unique(values)) <= {-float(version) for version in versions}
@@ -233,7 +233,7 @@ def test_a_last_snapshot_that_cannot_be_written_is_an_error_and_the_weights_are_
 
 
 class Told:
-    """In place of a standard input: does something before it ends."""
+    """Replaces the standard input: runs a function before it ends."""
 
     def __init__(self, do):
         self.read = do

@@ -1,4 +1,4 @@
-"""tools/setup_system.sh on machines that have nothing: what it installs, or says."""
+"""tools/setup_system.sh on bare machines: what it installs or prints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUPS = ("build", "test", "report", "bench")
 
 @pytest.fixture
 def machine(tmp_path):
-    """Runs the script on a machine with no more programs than these, which note their calls."""
+    """Runs the script on a simulated machine with only these programs, which record their calls."""
 
     def run(programs: dict[str, str], *groups: str) -> tuple[int, str, str, list[str]]:
         path = tmp_path / "bin"
@@ -52,7 +52,7 @@ def test_without_root_it_prints_the_one_line_to_run(machine):
         "penstock needs packages of the system. Run this, then the same make again:",
         f"  sudo apt-get install {PACKAGES}",
     ]
-    assert "sudo -n true" in calls  # asked without a question
+    assert "sudo -n true" in calls  # without a password prompt
     assert not any(call.startswith("apt-get") for call in calls)
 
 

@@ -1,4 +1,4 @@
-"""What each stage of a chain took: in stats(), in the report, in the verdict; in every mode."""
+"""The time of each stage of a chain: in stats(), the report and the verdict, in every mode."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def options(mode: Mode) -> dict[str, Any]:
 def test_a_slow_function_of_a_dataset_is_named(mode: Mode, tmp_path: Path) -> None:
     chain = Dataset.range(40).map(functions.added_one).map(functions.slow).batch(8)
     with chain.build(**options(mode)) as feed:
-        assert len(list(feed)) == 5  # a process's first call of Python imports modules
+        assert len(list(feed)) == 5  # the first Python call in a process imports modules
         before = named(feed.stats()["stages"])
         for _ in range(3):
             assert len(list(feed)) == 5
@@ -73,7 +73,7 @@ def test_a_slow_predicate_is_the_streams(mode: Mode) -> None:
     assert set(workers) == {"map(added_one)", "batch(4)"}
     assert stream["filter(slow_odd)"]["ns"] >= 40 * functions.SLOW_S * 1e9
     assert stream["filter(slow_odd)"]["rows"] >= 20
-    if mode == THREADS:  # whose first call of Python imports nothing
+    if mode == THREADS:  # their first Python call imports nothing
         assert said["bottleneck"] == "stream"
         assert "filter(slow_odd)" in said["verdict"]
 
@@ -103,10 +103,10 @@ def test_the_time_of_a_streams_user_code_is_counted_whole_and_named(name: str, m
     with SLOW_STREAMS[name].batch(8).build(**options(mode)) as feed:
         assert len(list(feed)) >= 10
         said = feed.analysis()
-        feed.close()  # or the next epoch goes on
+        feed.close()  # otherwise the next epoch continues
         took = time.perf_counter() - begin
         stage = named(feed.stats()["stream_stages"])[name]
-    # A piece that stands for others may have been interrupted.
+    # A timed piece, which counts for others, may have been interrupted.
     assert 160 * functions.SLOW_S <= stage["ns"] / 1e9 <= 4 * took
     assert said["bottleneck"] == ("user code" if mode == INLINE else "stream")
     assert f"the stage {name}" in said["verdict"]
@@ -168,12 +168,12 @@ def test_the_counts_of_a_worker_that_was_killed_go_on(tmp_path: Path) -> None:
         assert len(list(feed)) == 15
         wait_until(lambda: feed.stats()["restarts"] == 1)
         stages = feed.stats()["stages"]
-    # What it had made of the batch that it died in was made again.
+    # The rows of the batch in which it died were made again.
     assert stages[0]["rows"] >= 60
 
 
 class Kept:
-    """Batches that are views of an array that stays, so that each has to be copied."""
+    """Batches that are views of a persistent array, so each must be copied."""
 
     def __init__(self) -> None:
         self.array = np.ones((4, 1 << 18), np.float32)
@@ -195,5 +195,5 @@ def test_copying_out_of_a_process_is_the_hand_over(mode: Mode, tmp_path: Path) -
     assert found is not None
     stages = json.loads(found.group(1))["analysis"]["worker_stages"]
     shares = {stage["name"]: stage["share"] for stage in stages}
-    # What a call of __getitem__ costs is small beside a copy of megabytes.
+    # A call of __getitem__ is cheap compared with a copy of megabytes.
     assert shares["hand-over"] > shares["user code"] >= 0

@@ -1,4 +1,4 @@
-"""How worker processes start where nobody says how: by spawn, in every adapter."""
+"""The default start method of worker processes: spawn, in every adapter."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def only_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_default_is_spawn(feed: Any) -> None:
     with feed() as made:
         found = [np.asarray(batch).tolist() for batch in made]
-    assert found == [[False, os.getpid()]] * 3  # no fork of this one, and no fork server's child
+    assert found == [[False, os.getpid()]] * 3  # not a fork
 
 
 @pytest.mark.usefixtures("only_here")

@@ -22,7 +22,7 @@ class Samples:
 
 
 def documented(heading: str) -> set[str]:
-    """The keys in the first column of the table that `heading` begins."""
+    """The keys in the first column of the table whose header begins with `heading`."""
     rows = PAGE.read_text().split(f"| {heading} | what |\n")[1].split("\n\n")[0].splitlines()
     return {key for row in rows[1:] for key in re.findall(r"`(\w+)`", row.split("|")[1])}
 

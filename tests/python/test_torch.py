@@ -1,4 +1,4 @@
-"""penstock.torch.DataLoader is a torch DataLoader: its arguments, its refusals, its end."""
+"""penstock.torch.DataLoader is a torch DataLoader: its arguments, errors and end."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_forgotten_loader_ends_its_workers():
     loader = DataLoader(data.Numbers(), batch_size=4, num_workers=2)
     batches = iter(loader)
     next(batches)
-    del loader, batches  # the rest is up to the check that nothing is left behind
+    del loader, batches  # conftest checks that nothing is left behind
 
 
 def test_a_report_and_a_trace_are_written(tmp_path):

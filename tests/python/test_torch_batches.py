@@ -44,7 +44,7 @@ def test_batches_of_processes_are_of_the_types_that_torch_makes():
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("batch_size", [3, 64])
 def test_samples_that_are_no_rows_keep_their_order(shuffle, batch_size):
-    """From the batch on that shows it, the workers collate; what was delivered before stays."""
+    """From the first such batch on, the workers collate; earlier batches stay valid."""
     dataset = data.Numbers(200, "numbers, then names")
     torch.manual_seed(6)
     options = {"batch_size": batch_size, "shuffle": shuffle}
@@ -110,13 +110,13 @@ def test_tensors_are_the_memory_that_workers_wrote_and_stay_right_while_held(way
     with DataLoader(data.Numbers(64, "tuple"), batch_size=4, **way) as loader:
         held = [x for _ in range(3) for x, _ in loader]
         copies = loader.stats()["copies"]
-        # Each sample's array and its number were written into their rows, and that was all.
+        # Each sample's array and number were written into their rows; there was no other copy.
         assert sum(copies.values()) == 3 * 64 * 2, copies
     gc.collect()
     for i, x in enumerate(held):
         first = i % 16 * 4
         assert x[:, 0, 0].tolist() == [first, first + 1, first + 2, first + 3]
-        x += 1  # they are ours to write to
+        x += 1  # tensors are writeable
 
 
 @each_way

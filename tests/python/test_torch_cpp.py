@@ -17,7 +17,7 @@ TESTS = "torch_tests"
 
 
 def run(*command, prefixes, timeout=1200):
-    """Run a command; where it looks for packages are the prefixes."""
+    """Run a command that looks for packages in the prefixes."""
     environment = {
         **os.environ,
         "CMAKE_PREFIX_PATH": os.pathsep.join(str(prefix) for prefix in prefixes),

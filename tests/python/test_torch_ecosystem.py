@@ -1,6 +1,6 @@
-"""Where people put a DataLoader, penstock's stays one: accelerate, Lightning and others.
+"""Libraries that take a DataLoader keep penstock's: accelerate, Lightning and others.
 
-What is small is installed in CI; for the rest, `pip install` it and these tests run.
+CI installs the small libraries; for the others, `pip install` them to run these tests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LARGE = "too large for every run: pip install it to run this"
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch, tmp_path):
-    """Nothing of theirs looks at the network, or writes where the tests run."""
+    """The libraries do not use the network, or write to the tests' folder."""
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "1")
     monkeypatch.chdir(tmp_path)
@@ -51,7 +51,7 @@ def accelerate():
 
 
 def loader_of(length=10, **options):
-    threads = {"num_workers": 1, "use_multiprocessing": False}  # torch takes long to be imported
+    threads = {"num_workers": 1, "use_multiprocessing": False}  # importing torch is slow
     options = {"batch_size": 4, "retries": 1, **threads, **options}
     return penstock.torch.DataLoader(Numbers(length), **options)
 
@@ -67,7 +67,7 @@ def test_accelerate_prepares_the_loader_itself(accelerate):
 
 
 def test_accelerate_knows_the_place_of_what_it_gave(accelerate):
-    """It takes a batch ahead, and says the place of the one before."""
+    """accelerate takes a batch ahead, and reports the position before it."""
     with loader_of(shuffle=True) as loader:
         prepared = accelerate.Accelerator(cpu=True).prepare(loader)
         batches = iter(prepared)
@@ -171,7 +171,7 @@ def test_lightning_trains_on_the_loader(lightning, hook):
 
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_predicts_with_a_loader_of_ours(lightning):
-    """It makes another one, whose batch sampler notes the indices."""
+    """Lightning makes another loader, whose batch sampler records the indices."""
     with loader_of() as loader:
         trainer = trainer_of(lightning)
         predicted = trainer.predict(module_of(lightning), loader)
@@ -287,7 +287,7 @@ def test_iterable_data_sets_of_hugging_face_are_shared_among_workers():
 
 @pytest.fixture
 def torchvision():
-    """PyPI's wheel is of a torch with CUDA: without, operators lack, which nothing here needs."""
+    """PyPI's wheel is for torch with CUDA; otherwise operators are missing, which no test needs."""
     pytest.importorskip("PIL")
     for _ in range(8):
         try:

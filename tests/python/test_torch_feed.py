@@ -50,7 +50,7 @@ def test_tensors_share_the_memory_of_the_batch(monkeypatch):
     with penstock.torch.feed(dataset, workers=1) as feed:
         tensors = list(feed)
     assert [t.data_ptr() for t in tensors] == [array.ctypes.data for array in seen]
-    assert tensors[1].tolist() == [[6, 7], [8, 9], [10, 11]]  # held, so nothing overwrote it
+    assert tensors[1].tolist() == [[6, 7], [8, 9], [10, 11]]  # held, so not overwritten
 
 
 def test_elements_that_are_not_batched_and_types_that_torch_has_not():

@@ -36,7 +36,7 @@ def test_shuffle_is_torchs_for_the_same_manual_seed(way):
     torch.manual_seed(3)
     with DataLoader(dataset, 8, shuffle=True, **way) as loader:
         ours = [labels(loader) for _ in range(3)]
-        assert torch.rand(1) == after  # no more and no less was drawn
+        assert torch.rand(1) == after  # the same number of draws
     assert ours == theirs
     assert ours[0] != ours[1]
 
@@ -156,7 +156,7 @@ def tensors_of(n=50):
         torch.arange(n * 6.0).reshape(n, 2, 3),
         torch.arange(n),
         torch.arange(n).to(torch.bfloat16),
-        torch.arange(4 * n).reshape(n, 4)[:, 1:3],  # its rows lie apart
+        torch.arange(4 * n).reshape(n, 4)[:, 1:3],  # its rows are not adjacent
     )
 
 
@@ -242,7 +242,7 @@ def test_a_break_is_followed_by_a_whole_epoch(way):
 
 
 class Learns:
-    """A sampler that looks at what became of the last batch."""
+    """A sampler that depends on the last batch."""
 
     def __init__(self, length=6):
         self.length = length
@@ -266,7 +266,7 @@ def test_in_line_a_sampler_is_asked_when_its_batch_is(loader_class):
 @pytest.mark.parametrize("rows", [4, 5, None])
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_in_line_a_generator_of_the_samplers_is_where_torch_has_it(left, rows):
-    """After a break, `left` batches before the end, or after the whole epoch."""
+    """After a break `left` batches before the end, or after the whole epoch."""
 
     def run(loader_class):
         generator = torch.Generator().manual_seed(9)

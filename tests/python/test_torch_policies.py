@@ -1,4 +1,4 @@
-"""What passes over errors in penstock.torch.DataLoader, where torch's ways of working matter."""
+"""Error policies of penstock.torch.DataLoader that depend on torch's behaviour."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def losses(loader):
 def test_what_a_sampler_left_out_replaces_nothing(way):
     options = {"batch_size": 5, "sampler": list(range(20)), "on_error": "replace", **way}
     with DataLoader(data.Troubled({3, 4, 17}), **options) as loader:
-        # The batch's own, from the next one on.
+        # The batch's own indices, from the next one on.
         assert labels(loader)[0] == [0, 1, 2, 0, 0]
         assert labels(loader)[3] == [15, 16, 18, 18, 19]
         assert loader.stats()["replaced"] == 6
@@ -112,7 +112,7 @@ def test_what_was_counted_before_workers_collate_counts_on(name):
             assert 198 * epoch <= stats["samples"] <= 200 * epoch
             assert stats["delivered"] == 10 * epoch
             assert (stats["epochs"], stats["errors"]) == (epoch, 0)
-            # Workers that are ahead may have met 180 before the others began to collate.
+            # Workers that are ahead may have reached 180 before the others began to collate.
             assert stats["retried"] - 2 * epoch in (0, 1)
             assert 0 <= stats["wait_share"] <= 1
             assert stats["first_ns"] < stats["last_ns"]

@@ -1,4 +1,4 @@
-"""The place of a penstock.torch.DataLoader: taken, and restored elsewhere."""
+"""States of a penstock.torch.DataLoader: taken, and restored in other loaders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = MARKS
 
 
 class AtOnce(torch.utils.data.Sampler):
-    """Draws when it is begun, and not at its first index."""
+    """Draws in ``__iter__``, and not at its first index."""
 
     def __init__(self, rows, generator):
         self.rows, self.generator = rows, generator
@@ -40,7 +40,7 @@ class Pairs(AtOnce):
 
 
 class Lazily(Pairs):
-    """Draws at once, and gives a generator all the same."""
+    """Draws in ``__iter__``, and returns a generator."""
 
     def __iter__(self):
         pairs = super().__iter__()
@@ -48,7 +48,7 @@ class Lazily(Pairs):
 
 
 class Twice(Pairs):
-    """Draws from a generator of its own which of its sampler's indices go together."""
+    """Groups its sampler's indices by draws from its own generator."""
 
     def __init__(self, rows):
         super().__init__(rows, torch.Generator().manual_seed(7))
@@ -118,15 +118,15 @@ def test_a_state_restores(order, taken):
         assert len(json.dumps(state)) < 20_000  # a generator is 7000
         rest = labels(batches)
         following = [labels(loader), labels(loader)]
-    torch.manual_seed(12)  # another run's
+    torch.manual_seed(12)  # as in another run
     with make() as loader:
         loader.restore(state)
         assert loader.state() == state
         restored = [labels(loader), labels(loader), labels(loader)]
     if taken == 8:
-        restored = [[], *restored]  # that epoch was over
+        restored = [[], *restored]  # that epoch had ended
     assert restored[0] == rest
-    if not order.startswith("torch's"):  # whose next order is drawn from the global generator
+    if not order.startswith("torch's"):  # their next order is drawn from the global generator
         assert restored[1:3] == following
 
 
@@ -154,10 +154,10 @@ def test_a_state_between_epochs_has_the_next_order(way):
             places.append((epoch, loader.state()))
             batches = iter(loader)
             taken = [next(batches) for _ in range(6)]
-            places.append((epoch + 1, loader.state()))  # before the end was asked for
+            places.append((epoch + 1, loader.state()))  # before the end was requested
             assert next(batches, None) is None
             epochs.append(labels(taken))
-    if way != "threads":  # torch's workers are processes; they draw no differently in line
+    if way != "threads":  # torch's workers are processes; draws in line are the same
         theirs = make(torch.utils.data.DataLoader)
         assert epochs == [labels(theirs) for _ in range(3)]
     for epoch, state in places:
@@ -169,7 +169,7 @@ def test_a_state_between_epochs_has_the_next_order(way):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_state_restores_where_workers_are_persistent_or_not(there):
-    """Then torch draws a base seed in the first epoch only: from the generator of the order."""
+    """Then torch draws a base seed only in the first epoch, from the generator of the order."""
     dataset = data.Numbers(30)
 
     def make(persistent):

@@ -1,4 +1,4 @@
-"""Workers of penstock.torch.DataLoader: what they are told, draw and run, and how they fail."""
+"""Workers of penstock.torch.DataLoader: worker info, draws, init functions and failures."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_dead_worker_loses_no_batch(kind):
         seen = [next(batches) for _ in range(10)]
         os.kill(loader.stats()["workers"][1]["pid"], signal.SIGKILL)
         all_same([*seen, *batches], expected)
-        if kind == "stream":  # which the other worker cannot take over
+        if kind == "stream":  # a stream, which the other worker cannot take over
             assert loader.stats()["restarts"] == 1
 
 
@@ -139,7 +139,7 @@ def test_a_worker_that_is_stuck_is_an_error_that_says_where():
 
 
 class Deadly(torch.utils.data.Dataset):
-    """By the index that a sampler lists."""
+    """Keyed by the index that a sampler lists."""
 
     def __init__(self, deadly):
         self.deadly = deadly
@@ -189,7 +189,7 @@ def test_ragged_samples_say_what_torch_says_and_what_we_know():
 
 
 def test_an_iterator_that_gave_all_and_is_kept_keeps_no_workers():
-    """Lightning keeps the iterator of the last epoch, and does not ask it for its end."""
+    """Lightning keeps the iterator of the last epoch, and does not request its end."""
     threads = {"num_workers": 1, "use_multiprocessing": False}
     with DataLoader(data.Numbers(8), batch_size=4, **threads) as loader:
         kept = []

@@ -1,4 +1,4 @@
-"""The example of actors and a learner, in processes that their users start."""
+"""The example of actors and a learner, in separately started processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory that a Hogwild's processes get batches through: with and without a pickle."""
+"""The memory that carries batches to a Hogwild's processes: with and without a pickle."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_arrays_may_be_written_to_where_they_could_be(size):
     batch = array, fixed, fixed.reshape(-1, 3).T, fixed[::2]
     flags = [got.flags.writeable for got in through(batch)]
     pickled = through([*batch, Point(1, 2)], pickled=True)
-    # Arrays that a pickle copies are writeable: also here.
+    # Arrays that a pickle would copy are writeable here, too.
     assert flags == [got.flags.writeable for got in pickled[:-1]] == [True, False, False, True]
 
 

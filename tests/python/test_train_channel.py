@@ -1,4 +1,4 @@
-"""train.channel and train.attach_channel, between processes that know only the name."""
+"""train.channel and train.attach_channel, between processes that share only the name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def start():
 
 
 def drained(channel):
-    """What is there until all producers are gone, as batches."""
+    """All batches until all producers have ended."""
     while channel.producers or channel.stats()["queued"]:
         batch = channel.get(64, timeout=0.01)
         if batch is not None:

@@ -1,4 +1,4 @@
-"""Workers of shards that are stopped: what they wait for, and how soon Ctrl-C ends it."""
+"""Workers of stopped shards: their waits, and how soon Ctrl-C ends them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def until(done):
 
 @contextlib.contextmanager
 def stopped(server):
-    """All its shards, and what is done meanwhile takes less than three seconds."""
+    """Stops all shards; the code run meanwhile must take less than three seconds."""
     pids = server.pids
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -50,7 +50,7 @@ def stopped(server):
 
 @contextlib.contextmanager
 def interrupted():
-    """By Ctrl-C, which is heard."""
+    """Ended by Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()

@@ -30,7 +30,7 @@ def test_a_numpy_network_learns_digits(tmp_path):
     right = [float(part) for part in re.findall(r"([\d.]+)% of the unknown right", said)]
     assert len(right) == 15
     assert right[-1] > 95
-    # The file has the weights that were printed about, and all that goes on needs.
+    # The file has the final weights, and the full state to continue.
     parameters = train.Parameters.from_file(file)
     assert parameters.version == 15 * 44
     assert f"version {parameters.version}" in said

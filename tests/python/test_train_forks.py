@@ -1,4 +1,4 @@
-"""Servers, clients and channels in processes that fork while threads of theirs are at work."""
+"""Servers, clients and channels in processes that fork while their threads run."""
 
 from __future__ import annotations
 

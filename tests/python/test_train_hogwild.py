@@ -40,7 +40,7 @@ def step(batch, views):
 
 
 class Meeting:
-    """A step that waits until as many workers as `n` are in it at a time; the first rounds only."""
+    """A step that waits until `n` workers are in it at the same time, in the first rounds only."""
 
     def __init__(self, n):
         self.barrier = threading.Barrier(n)
@@ -270,7 +270,7 @@ def test_blocks_that_are_not_in_a_gradient_do_not_change():
     report = train.Hogwild(partial, parameters, train.SGD(0.25), [0], workers=1).run()
     assert parameters["b"] == -0.5
     assert not parameters["w"].any()
-    assert report.copied_bytes == 4  # it was no float32
+    assert report.copied_bytes == 4  # it was not float32
 
 
 @pytest.mark.parametrize(
@@ -341,20 +341,20 @@ def test_groups_with_weights_of_their_own_come_to_one_solution(merge_every):
     hogwild = train.Hogwild(
         step, parameters, train.SGD(0.02), batches(), workers=4, replicas=2, merge_every=merge_every
     )
-    for run in range(1, 9):  # however seldom they merge within one
+    for run in range(1, 9):  # even with rare merges within a run
         assert hogwild.run(epochs=10).updates == 320
         assert parameters.version == hogwild.updater.step == 320 * run
     np.testing.assert_allclose(parameters["w"], np.arange(INPUTS), atol=0.05)
 
 
 def test_groups_do_not_see_each_other_before_they_merge():
-    """Each of two workers counts in an element of its own: the other's stays as the run began."""
+    """Each of two workers counts in its own element; the other's element stays unchanged."""
     seen = []
     last = threading.Barrier(2)
 
     def one_up(batch, views):
         if batch == "last":
-            last.wait(30)  # both have made all their other updates, which none may see
+            last.wait(30)  # both have made all their other updates, which must not be visible
         seen.append((views.number, views.weights["w"][:2].tolist()))
         return None, {"w": train.Rows([views.number], np.float32([-1]))}
 

@@ -1,4 +1,4 @@
-"""train.Hogwild with worker processes: the same promises, and what is lost with a process."""
+"""train.Hogwild with worker processes: the same contract, and losses with a dead process."""
 
 from __future__ import annotations
 
@@ -182,13 +182,13 @@ def test_a_process_that_is_killed_while_it_computes(policy, tmp_path):
         assert parameters["seen"].max() == 1  # none twice
         return
     report = hogwild.run()
-    # Its batches were not used: they went to others, each once.
+    # Its batches were not used, and went to other workers, each once.
     assert (parameters["seen"] == 1).all()
     assert (report.steps, report.restarts, report.torn) == (40, 1, 0)
 
 
 def test_a_process_that_is_killed_in_the_middle_of_an_update():
-    """The weights stay usable, its batch counts as used, and the report says that it was torn."""
+    """The weights stay usable, its batch counts as used, and the report counts it as torn."""
     floats = 8_000_000
     parameters = train.Parameters({"w": (floats,)}, shared=True)
 

@@ -1,4 +1,4 @@
-"""train.Hogwild(snapshot=): what a step sees of weights that others change."""
+"""train.Hogwild(snapshot=): the weights that a step sees while others change them."""
 
 from __future__ import annotations
 

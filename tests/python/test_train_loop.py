@@ -1,4 +1,4 @@
-"""train.Loop: the plain loop's result, whatever N; and what callbacks see."""
+"""train.Loop: the plain loop's result for any N, and the arguments of callbacks."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_super_batches_of_a_dataset_are_views_and_differ_from_pass_to_pass():
     first, second = (np.concatenate(part).tolist() for part in (seen[:6], seen[6:]))
     assert sorted(first) == sorted(second) == list(range(24))
     assert first != second
-    # A run of its own goes on where the last one ended.
+    # A separate run continues where the last one ended.
     apart = train.Loop(step, numbers, steps=3, batch_size=4, workers=0)
     seen.clear()
     apart.run()

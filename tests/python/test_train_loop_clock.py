@@ -1,4 +1,4 @@
-"""train.Loop by the clock: what fixed runs give, looks when it is time, few lengths of runs."""
+"""train.Loop with seconds=: results of fixed runs, timely check-ins, few lengths of runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.train.loop_runs import RunResult
 from penstock.train.pace import MOST_STEPS, Timed, super_batch_of
 
 ROWS, SIZE = 107, 8  # 13 steps of 8 and one of 3
-ALWAYS, NEVER = 1e-9, 1e9  # seconds between two looks
+ALWAYS, NEVER = 1e-9, 1e9  # seconds between two check-ins
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_a_jax_scan_compiles_powers_of_two_and_gives_the_same_bits():
 
 
 class World:
-    """Seconds that pass by what is done in them."""
+    """A clock that advances by the work that is done."""
 
     def __init__(self, step):
         self.now, self.step, self.extra = 0.0, step, 0.0
@@ -181,7 +181,7 @@ class World:
 
 
 def looks(world, pace, runs):
-    """Steps and seconds between looks."""
+    """Steps and seconds between check-ins."""
     found, steps, began = [], 0, world.now
     pace.begin()
     for _ in range(runs):

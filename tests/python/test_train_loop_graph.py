@@ -1,7 +1,7 @@
 """train.Loop(graph=True): torch's steps as CUDA graphs.
 
-On a GPU as it is; everywhere else with a device that stands for one. It keeps a graph's contract:
-capturing runs nothing, a replay reads and writes the memory that was there when it was captured.
+On a real GPU if there is one; elsewhere with a fake device. The fake has the contract of graphs:
+capturing runs nothing, and a replay reads and writes the memory of the capture.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Line:
 
 
 class Pretended:
-    """A device on which `step` runs; graphs hold which batches went in and what came out."""
+    """A device on which `step` runs; graphs record their batches and results."""
 
     def __init__(self, model):
         self.model = model
@@ -144,7 +144,7 @@ def test_the_clock_makes_runs_of_few_lengths():
 
 
 def test_metrics_are_not_overwritten_before_the_check_in():
-    """With seconds= the host looks after many replays of one graph."""
+    """With seconds= the host checks in after many replays of one graph."""
     model, seen = Line(), []
     device = Pretended(model)
     loop = loop_of(model, device, seen, "batches", steps=1, seconds=60.0)

@@ -1,4 +1,4 @@
-"""train.Loop.measure: which N is enough for the user's own step, feed and callbacks."""
+"""train.Loop.measure: the smallest sufficient N for the user's step, feed and callbacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLES = penstock.Dataset.arrays({"x": np.arange(ROWS, dtype=np.float32)})
 
 
 class Machine:
-    """Steps of 1 ms, and a look of 10 ms after each run; the machine gets slower."""
+    """Steps of 1 ms, and a check-in of 10 ms after each run; the machine gets slower."""
 
     def __init__(self):
         self.asked = []
@@ -34,7 +34,7 @@ def test_the_smallest_n_near_the_fastest_is_enough():
     found = measured(machine, [1, 10, 100, 500, 1000, 2000], 1.5)
     assert list(found.step_seconds) == [1, 10, 100, 500, 1000]
     assert found.left_out == (2000,)  # 2 s a run
-    assert found.best == 500  # 1.02 ms a step; of 100 it is 1.1
+    assert found.best == 500  # 1.02 ms a step; with 100 it is 1.1
     timed = [n for n, seconds in machine.asked if seconds is not None]
     assert timed == [1, 10, 100, 500, 1000, 1000, 500, 100, 10, 1, 1, 10, 100, 500, 1000]
     lines = str(found).splitlines()
@@ -114,7 +114,7 @@ def test_invalid_arguments_are_refused():
 
 
 def test_steps_that_say_nothing_are_waited_for():
-    """A device that is behind: who asks for more is not told so."""
+    """A device that runs behind: dispatching more work does not wait."""
     end = [0.0]
 
     def wait():
@@ -145,7 +145,7 @@ def test_a_scan_is_measured_with_its_compilations_left_out():
 
 
 def test_a_scan_without_metrics_and_with_a_donated_state_is_waited_for():
-    """As of a Keras model on JAX whose train_step returns no logs."""
+    """Like a Keras model on JAX whose train_step returns no logs."""
     jax = pytest.importorskip("jax")
 
     def step(w, batch):
@@ -158,7 +158,7 @@ def test_a_scan_without_metrics_and_with_a_donated_state_is_waited_for():
 
 
 class Cuda:
-    """What torch.cuda does for events: they are of what was asked for before them."""
+    """Events as in torch.cuda: an event waits for the work queued before it."""
 
     def __init__(self):
         self.asked = self.done = 0

@@ -1,4 +1,4 @@
-"""Nothing that comes from another process or from disk is ever unpickled: nobody here could."""
+"""No data of another process or from disk is unpickled: unpickling is disabled here."""
 
 from __future__ import annotations
 

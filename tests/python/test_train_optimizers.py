@@ -22,12 +22,12 @@ def drawn(scale=1.0, seed=0):
 
 
 def gradient(weights, targets, seed):
-    """Of a quadratic with noise: it depends on the weights, so that errors could grow."""
+    """The gradient of a quadratic with noise: it depends on the weights, so errors could grow."""
     noise = drawn(0.3, seed)
     return {n: (weights[n] - targets[n] + noise[n]).astype(np.float32) for n in weights}
 
 
-# Ours, NumPy's, torch's with its arguments.
+# penstock's optimizer, the NumPy formula, torch's optimizer with its arguments.
 CASES = {
     "sgd": (train.SGD(0.05, weight_decay=DECAY), formulas.SGD, "SGD", {"lr": 0.05}),
     "momentum": (
@@ -59,7 +59,7 @@ CASES = {
     "adamw": (train.AdamW(0.001, weight_decay=DECAY), formulas.AdamW, "AdamW", {"lr": 0.001}),
 }
 
-# Of float32, over all steps: how far torch's own runs in float32 and float64 are apart, too. The
+# Rounding of float32 over all steps; torch's own runs in float32 and float64 differ as much. The
 # centered form divides by a difference of almost equal numbers; AdamW's factor of 1 - 1e-5 is
 # rounded to float32.
 ROUNDING = {"centered": 1e-4, "adamw": 5e-5}

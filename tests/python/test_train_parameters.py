@@ -1,4 +1,4 @@
-"""train.Parameters: named blocks of float32 that the engine holds and NumPy sees."""
+"""train.Parameters: named blocks of float32 in the engine's memory, as NumPy arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""evaluate and predict: every row once, in order, whatever the batches were."""
+"""evaluate and predict: every row once, in order, for any batches."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _batch_of(sample):
     ],
 )
 def test_samples_are_batched_and_batches_are_rebatched(chain):
-    """Rows of images are no samples, also where no leaf without rows tells."""
+    """Rows of images are not samples, even if no leaf without rows shows that."""
     samples = Dataset.arrays({"image": IMAGES})
     sizes = []
 
@@ -225,7 +225,7 @@ def test_several_fields_and_functions_are_inputs():
     assert list(extras) == ["id"]
     outputs, extras = train.predict(np.negative, feed, inputs=lambda batch: batch["b"])
     assert np.array_equal(outputs, -IMAGES)
-    assert extras is None  # the whole of every batch is not kept
+    assert extras is None  # whole batches are not kept
 
 
 def test_a_model_may_use_its_outputs_memory_again():

@@ -1,4 +1,4 @@
-"""train.publish and train.attach, between processes that know only the name."""
+"""train.publish and train.attach, between processes that share only the name."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ except KeyboardInterrupt:
         assert waiter.stdout.readline() == "waits\n"
         waiter.send_signal(signal.SIGINT)
         out, _ = waiter.communicate(timeout=50)
-        # The signal may have come before the `try`, where it is a traceback and as good an end.
+        # The signal may have come before the `try`; then a traceback is a correct end, too.
         assert out == "interrupted\n" or waiter.returncode != 0
     finally:
         waiter.kill()

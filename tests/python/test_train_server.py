@@ -1,4 +1,4 @@
-"""The parameter server, as its users see it."""
+"""The public interface of the parameter server."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_rows_are_pushed_beside_whole_blocks(listen, processes):
         assert client.push({"w": train.Rows([], np.zeros((0, 30)))})
         assert client.pull() == [4, 4]
         got = client.parameters
-        moved = np.float32(-0.1) * 3  # by Adam, whatever the size of a gradient that stays the same
+        moved = np.float32(-0.1) * 3  # Adam's step for a constant gradient of any size
         np.testing.assert_allclose(got["b"], moved, rtol=1e-5)
         np.testing.assert_allclose(got["w"][[2, 38]], moved, rtol=1e-5)
         assert (np.delete(got["w"], [2, 38], axis=0) == 0).all()
@@ -191,7 +191,7 @@ def test_rounding_loses_values_and_top_k_sends_the_rest_later():
                 assert client.push({"w": np.full(100, -1e-8)})
             server.pull()
             got = parameters["w"].sum() / 100
-        # The last rest of top_k has not been sent.
+        # The last remainder of top_k has not been sent.
         assert 0.4 * sum_of <= got <= sum_of
 
 
@@ -240,7 +240,7 @@ def test_a_push_that_was_interrupted_is_not_applied_later(listen):
             gradients["w"][:] = -100
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             with pytest.raises(Enough):
-                one.push(gradients)  # held: the other one has pushed nothing
+                one.push(gradients)  # held, because the other worker has pushed nothing
             gradients["w"][:] = -2
             zeros = {name: np.zeros(shape) for name, shape in BLOCKS.items()}
             pushing = threading.Thread(target=other.push, args=(zeros,))
@@ -415,7 +415,7 @@ def test_a_server_goes_on_from_its_snapshots(tmp_path):
         client.push(ones)
     first.close()
     second = serve()
-    assert client.push(ones)  # the same worker goes on
+    assert client.push(ones)  # the same worker continues
     assert client.pull() == [4, 4]
     reference = train.Updater(train.Parameters(BLOCKS), train.Adam(0.1))
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""A parameter server that starts, saves or closes with folders, shards or Ctrl-C in the way."""
+"""Starts, saves and closes of a parameter server, with bad folders, dead shards and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from train_servers import gone, ones, served, start, until
 
 
 def in_the_way(folder):
-    """Nothing can be written there any more."""
+    """Make the folder unwriteable."""
     folder.rename(folder.with_name("elsewhere"))
     folder.write_text("")
 
@@ -59,7 +59,7 @@ def test_a_shard_that_is_started_again_serves_on_without_its_folder(tmp_path):
 
 
 def ends_with_what_was_pushed(server, folder, seconds):
-    """And so does the next one."""
+    """The next supervisor does so, too."""
     begin = time.monotonic()
     server.close()
     assert time.monotonic() - begin < seconds
@@ -76,7 +76,7 @@ def test_close_saves_the_unsaved_state_of_killed_shards(tmp_path, stopped):
     with train.connect(server.addresses) as client:
         client.push(ones(client))
     if stopped:
-        os.kill(server.pids[1], signal.SIGSTOP)  # it does not notice that its supervisor is gone
+        os.kill(server.pids[1], signal.SIGSTOP)  # it does not detect that its supervisor has ended
     server._processes._process.kill()
     ends_with_what_was_pushed(server, tmp_path, 8)
 
@@ -152,7 +152,7 @@ def test_a_child_that_was_forked_while_it_started_keeps_nothing(monkeypatch):
     forked = []
 
     def start_and_fork(*arguments, **options):
-        forked.append(os.fork())  # as another thread may
+        forked.append(os.fork())  # as another thread may do
         if forked[-1] == 0:
             signal.alarm(20)
             os.close(lives)
@@ -227,7 +227,7 @@ def test_a_shard_that_is_killed_whenever_it_starts_is_not_started_without_a_paus
                     seen.add(pid)
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-        # Each that could serve for a moment ends the pauses, however long they had become.
+        # Each shard that could serve for a moment resets the pauses, also long ones.
         assert 3 < len(seen) < 200
 
 

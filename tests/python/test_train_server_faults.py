@@ -1,4 +1,4 @@
-"""A parameter server whose shards and workers are killed, stopped and started again."""
+"""A parameter server whose shards and workers are killed, stopped and restarted."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_shards_end_with_their_server_however_that_ends():
     server.kill()
     server.communicate()
     until(lambda: all(gone(pid) for pid in pids))
-    # And in good order.
+    # Also an orderly end.
     server = start(SERVER)
     pids = [int(pid) for pid in server.stdout.readline().split()]
     server.communicate()
@@ -210,7 +210,7 @@ def test_others_wait_for_a_frozen_worker_no_longer_than_its_lease(processes):
                     client.push(ones(client))  # returns: that is the test
                 assert min(server.pull()) > before
                 worker.send_signal(signal.SIGCONT)
-                # It is taken in again: others' pushes and its own go on in turns.
+                # It takes part again: pushes of others and its own alternate.
                 lines = int(said.split()[0])
                 while int(said.split()[0]) < lines + 5:
                     client.push(ones(client))
@@ -285,7 +285,7 @@ except KeyboardInterrupt:
 
 
 class Relay:
-    """Hands bytes on in both directions until it is told to stop, and hangs up in the end."""
+    """Forwards bytes in both directions until it is stopped, and hangs up at the end."""
 
     def __init__(self, address):
         host, port = address.removeprefix("tcp://").split(":")

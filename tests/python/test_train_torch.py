@@ -195,11 +195,11 @@ def test_weights_that_a_module_has_left_are_not_handed_out(tmp_path):
         with pytest.raises(penstock.InvalidArgument, match=r"'weight' .* alias the module again"):
             read()
     with train.attach(name) as model:
-        assert model.version == 0  # the first one's
+        assert model.version == 0  # of the first parameters
     train.unpublish(name)
     with pytest.raises(penstock.InvalidArgument, match="alias the module again"):
         train.publish(name, parameters)
-    with pytest.raises(penstock.NotFound):  # a name is not taken for nothing
+    with pytest.raises(penstock.NotFound):  # an error does not reserve the name
         train.unpublish(name)
 
 

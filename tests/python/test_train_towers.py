@@ -26,7 +26,7 @@ def run(towers, feed=None, step=step, epochs=1, optimizer=None, **options):
 
 
 def large_batches(rows, epochs=1):
-    """What one worker makes of batches that are as large as those of all towers."""
+    """The result of one worker with batches as large as those of all towers together."""
     x, y = samples()
     parameters = fresh()
     updater = train.Updater(parameters, train.SGD(0.05))
@@ -85,7 +85,7 @@ def test_delays_change_no_bit():
 
 
 def test_ranges_added_up_by_several_threads_have_the_same_bits():
-    """A slab that is large enough to be cut, against a tree written down by hand."""
+    """A slab that is large enough to be cut, compared with a hand-written tree."""
     floats, towers = 600_001, 5
     values = np.random.default_rng(0).normal(size=(towers, floats)).astype(np.float32)
     parameters = train.Parameters({"w": (floats,)})
@@ -297,7 +297,7 @@ def test_rows_of_all_towers_are_added_up():
 
 
 def rows_of_two_blocks(of_b, towers=2, **options):
-    """One round: ones for row 0 of block a from each tower, and `of_b` of its number for b."""
+    """One round: each tower gives ones for row 0 of block a, and `of_b(number)` for b."""
     parameters = train.Parameters({"a": (4, 2), "b": (4, 2)})
 
     def touch(batch, views):
@@ -443,7 +443,7 @@ def test_batches_are_put_on_jax_devices():
 @pytest.mark.parametrize("kind", [train.Hogwild, train.Towers])
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_the_given_updaters_policy_for_non_finite_gradients_holds(kind, policy):
-    """With an updater that says nothing else, and with one whose word is another."""
+    """With an updater of the same policy, and with one of another policy."""
 
     def bad(batch, views):
         views.gradients["w"][:] = np.nan
@@ -460,7 +460,7 @@ def test_the_given_updaters_policy_for_non_finite_gradients_holds(kind, policy):
         assert np.isfinite(parameters["w"]).all()
     with pytest.raises(penstock.errors.InvalidArgument, match="'count', but the updater's is"):
         kind(bad, parameters, updater, [], non_finite="count")
-    # One that it makes itself goes on elsewhere as it was.
+    # An updater that it makes itself keeps its policy elsewhere.
     made = kind(bad, parameters, train.SGD(0.1), batches()[:2], non_finite="skip")
     assert not made.updater.apply({"w": np.full(8, np.nan), "b": 0.0})
 

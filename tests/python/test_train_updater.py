@@ -1,4 +1,4 @@
-"""train.Updater: what it refuses, what it does with gradients that are not finite, rows, states."""
+"""train.Updater: errors, gradients that are not finite, rows, states."""
 
 from __future__ import annotations
 

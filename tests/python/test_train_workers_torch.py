@@ -1,4 +1,4 @@
-"""Hogwild and towers with modules of torch and functions of JAX."""
+"""Hogwild and towers with torch modules and JAX functions."""
 
 from __future__ import annotations
 
@@ -141,9 +141,9 @@ def test_functions_of_jax_return_their_gradients(kind):
         feed.append((x, x @ truth))
     parameters = train.Parameters({"w": (5,)})
     workers = kind(jax_step, parameters, train.SGD(0.1), feed)
-    # The gradient of a worker that compiles while the other one goes on may be the last one that is
-    # applied, and of the weights that were first.
+    # A worker may compile while the other one continues. Then its gradient may be the last one
+    # applied, and be computed from the first weights.
     first = workers.run(epochs=1)
     report = workers.run(epochs=2)
     np.testing.assert_allclose(parameters["w"], truth, atol=1e-3)
-    assert report.loss < 0.01 < first.loss  # 0 where it has found the very numbers
+    assert report.loss < 0.01 < first.loss  # 0 if the result is exact

@@ -1,4 +1,4 @@
-"""Feeds that tune themselves: as many workers as the consumer's pace asks for, in every mode."""
+"""Feeds that tune their workers to the consumer's pace, in every mode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def same(number: Any) -> Any:
 
 
 def run(feed: penstock.Loader, step: float, until: Any) -> None:
-    """Take batches, a step of so many seconds each, until it is so."""
+    """Take batches, with a step of so many seconds each, until the condition holds."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         for _ in feed.steps(5):
@@ -53,9 +53,9 @@ def test_processes_of_a_loader_that_bring_nothing_rest_and_outlive_a_death() -> 
         stats = feed.stats()
         assert stats["queue_size"] == 10  # a Loader's queue is not tuned
         if CORES > 1:
-            os.kill(stats["workers"][-1]["pid"], signal.SIGKILL)  # one that rests
+            os.kill(stats["workers"][-1]["pid"], signal.SIGKILL)  # a parked one
             wait_until(lambda: feed.stats()["restarts"] == 1)
-        os.kill(feed.stats()["workers"][0]["pid"], signal.SIGKILL)  # the one that works
+        os.kill(feed.stats()["workers"][0]["pid"], signal.SIGKILL)  # the active one
         assert len(list(feed.steps(300))) == 300
         wait_until(lambda: feed.stats()["restarts"] == (2 if CORES > 1 else 1))
 

@@ -1,6 +1,6 @@
-"""The tutorial is executed by Jupyter's kernel and prints what stands in it.
+"""The tutorial, executed by Jupyter's kernel, prints its stored output.
 
-``python tests/python/test_tutorial.py`` executes it and writes what it prints into it.
+``python tests/python/test_tutorial.py`` executes it and stores the output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def executed(folder):
 
 
 def printed(notebook):
-    """What each cell of code printed; not what it logged, such as a worker's number."""
+    """The printed output of each code cell, without logs, such as a worker's number."""
     return [
         "".join(output["text"] for output in cell["outputs"] if output.get("name") == "stdout")
         for cell in notebook["cells"]

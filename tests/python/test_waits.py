@@ -1,4 +1,4 @@
-"""Who waited for whom: the counters of stats(), and a consumer that does not come back."""
+"""Waits of consumer and workers: the counters of stats(), and a consumer that stops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sleepy(Items):
 
 
 def waits(feed: penstock.Loader, batches: int, step: float) -> tuple[float, float]:
-    """The share of its time that the consumer waits, and the seconds that workers idle."""
+    """The share of time that the consumer waits, and the idle seconds of workers."""
     before = feed.stats()
     for _ in feed.steps(batches):
         time.sleep(step)
@@ -37,7 +37,7 @@ def waits(feed: penstock.Loader, batches: int, step: float) -> tuple[float, floa
     return waited / (waited + used), (idle[1] - idle[0]) / 1e9
 
 
-# What the machine was doing meanwhile is measured, too: a few times, and the best counts.
+# Other load of the machine affects the measurement: measure several times, the best counts.
 TIMES = 4
 
 
@@ -85,7 +85,7 @@ def test_where_bytes_bound_the_batches_the_advice_is_to_raise_them(mode: Mode) -
 
 
 def cpu_seconds(feed: penstock.Loader) -> float:
-    """What the workers have used of the processors, be they processes or threads of this one."""
+    """CPU time of the workers, which are processes or threads of this process."""
     tasks = [Path(f"/proc/{worker['pid']}/stat") for worker in feed.stats()["workers"]]
     if not feed.stats()["workers"][0]["pid"]:
         ids = [t.native_id for t in threading.enumerate() if t.name.startswith("penstock worker")]
@@ -117,7 +117,7 @@ def test_a_consumer_that_does_not_come_back_costs_nothing(
         for left in reversed(range(TIMES)):
             before = cpu_seconds(feed)
             time.sleep(1)
-            # One that spins takes as much as the machine has left.
+            # A spinning worker would use all idle CPU time.
             if cpu_seconds(feed) - before <= 0.05:
                 break
             assert left

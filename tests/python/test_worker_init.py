@@ -22,7 +22,7 @@ def fail(worker):
 
 
 class Numbered:
-    """Items say which worker made them, and in which process."""
+    """Items have the number and process of the worker that made them."""
 
     def __len__(self):
         return 40

@@ -1,4 +1,4 @@
-"""Zero-copy for unmodified code: nothing is copied that need not be, nothing is ever aliased."""
+"""Zero-copy for unmodified code: no unnecessary copies, and no aliasing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_values_are_right_and_stay_so(way, mode):
         for epoch in held:
             for i, item in enumerate(epoch):
                 assert_same(item, expected(way, i), f"{way}, item {i}")
-        # No two arrays share a byte: whatever is written to one is seen in no other.
+        # No two arrays share a byte: a write to one is not visible in another.
         arrays = [a for epoch in held for item in epoch for a in arrays_in(item)]
         for one, other in itertools.combinations(arrays, 2):
             assert not np.may_share_memory(one, other)
@@ -82,7 +82,7 @@ def test_what_may_be_somebody_elses_is_copied_once_and_the_reason_is_counted(way
         payload = sum(array.nbytes for item in items for array in arrays_in(item))
         stats = feed.stats()
         copied = sum(stats["bytes_copied"].values())
-        # Small parts beside the array may be pickled or travel inside the message.
+        # Small parts beside the array may be pickled or sent inside the message.
         assert payload <= copied <= 1.1 * payload + 4096 * len(items) or way == "masked"
         assert sum(stats["copies"].values()) >= len(items)
         if way in REASONS:
@@ -171,7 +171,7 @@ def test_closing_gives_memory_back_although_the_feed_is_still_there(batch_size, 
         payload = sum(array.nbytes for array, _ in held)
         wait_until(lambda: shared_bytes() - before > 3 * payload)
     del iterator
-    if batch_size is not None:  # samples lie in the feed's own arena, which goes batch by batch
+    if batch_size is not None:  # in the feed's own arena, released batch by batch
         assert shared_bytes() - before < payload + (2 << 20)
     assert all((array == np.reshape(index, (-1, 1))).all() for array, index in held)
     assert feed.stats()["delivered"] == 3
@@ -182,7 +182,7 @@ def test_closing_gives_memory_back_although_the_feed_is_still_there(batch_size, 
 
 
 class Remembered(Items):
-    """Knows which of its arrays are still somewhere, in this process."""
+    """Records which of its arrays still exist in this process."""
 
     def __init__(self):
         super().__init__(40, 4000)
@@ -204,7 +204,7 @@ def test_closing_lets_go_of_what_was_prefetched():
         time.sleep(0.005)
     assert sum(made() is not None for made in source.made) > 5
     feed.close()
-    assert sum(made() is not None for made in source.made) == 1  # `first`, which we hold
+    assert sum(made() is not None for made in source.made) == 1  # `first`, which is held
     assert (first == 0).all()
 
 
@@ -290,7 +290,7 @@ def test_tensors_come_back_as_tensors_and_are_not_aliased(mode):
             return 6
 
         def __getitem__(self, i):
-            # One for each thread: what two write to at once is nobody's fault but the dataset's.
+            # One for each thread: concurrent writes to one would be the dataset's error.
             kept = self.kept.setdefault(threading.get_ident(), torch.zeros(4000))
             kept[:] = i
             return torch.full((4000,), i), kept, torch.from_numpy(np.full(4000, i))

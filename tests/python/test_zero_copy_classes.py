@@ -1,4 +1,4 @@
-"""Containers of classes of their own: what they hold is found, and they stay what they are."""
+"""Containers of users' classes: their arrays are found, and they keep their class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_ONE_PROCESS = (INLINE, Mode(1))
 
 
 class Attributed(dict):
-    """Its items are its attributes."""
+    """A container whose items are its attributes."""
 
     def __init__(self, **items: Any) -> None:
         super().__init__(**items)
@@ -47,7 +47,7 @@ class Sealed(list):
 
 
 class Output(OrderedDict):
-    """Items are attributes as well, as in transformers' ModelOutput."""
+    """Items are also attributes, as in transformers' ModelOutput."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
@@ -61,7 +61,7 @@ class Default(defaultdict):
 
 
 class Copying(dict):
-    """Knows itself how it is copied."""
+    """A class with its own code for copying."""
 
     def __init__(self, items: Any) -> None:
         super().__init__(items)
@@ -147,7 +147,7 @@ class WrongOfSystem(OSError):
 
 
 class Beside(dict):
-    """What it is about is beside its items."""
+    """Its data are attributes, not items."""
 
     def __init__(self, aux: Any) -> None:
         super().__init__(n=1)
@@ -345,7 +345,7 @@ def test_an_attribute_that_leads_to_itself_does_so_in_the_copy(mode):
 
 
 class Node(dict):
-    """One of a tree, of which any leads to all."""
+    """A node of a tree, each node of which leads to all others."""
 
     def __init__(self, parent: Any, index: int) -> None:
         super().__init__(x=np.full(300, index))
@@ -382,7 +382,7 @@ def test_what_owns_a_container_is_shared_and_not_copied(mode):
 
 @dataclasses.dataclass(eq=False)
 class Branch(dict):
-    """Its kids are items; those around it are beside an array, and lead to each other."""
+    """Children are items; neighbours are attributes beside an array, and refer to each other."""
 
     parent: Any
     around: list[Any]
@@ -410,14 +410,14 @@ def test_a_field_that_leads_to_a_tree_is_shared_but_for_arrays(mode):
 
 
 class Owned(dict):
-    """Leads to more than is its own."""
+    """Refers to objects that it does not own."""
 
 
 @each(OF_ONE_PROCESS, ())
 def test_a_long_index_and_lists_with_no_array_in_them_stay_themselves(mode):
     mask = np.ones(300)
     index: list[Any] = [(f"{number}.png", number) for number in range(10_000)]
-    index.append(mask)  # gone through to here, it would be copied
+    index.append(mask)  # if it were traversed up to here, it would be copied
     alone: list[Any] = [5, None, "q", [None]]
     alone.append(alone)
 

@@ -1,4 +1,4 @@
-"""Where memory for results comes from: recycled, and from elsewhere when there is no more."""
+"""The memory of results: recycled, or ordinary memory if the arena is exhausted."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PAGE = 4096
 
 
 def minor_faults(pid: int) -> int:
-    """Of all threads of a process, as the kernel counts them."""
+    """Page faults of all threads of a process, from the kernel's counters."""
     text = Path(f"/proc/{pid}/stat").read_text()
     return int(text.rpartition(")")[2].split()[7])
 
 
 class Images:
-    """What the seed article's dataset does."""
+    """The dataset of bench/cases/large_items.py, with smaller arrays."""
 
     def __init__(self, length: int, batch: int) -> None:
         self.length = length
@@ -53,9 +53,9 @@ def test_a_large_batch_takes_no_copy_and_no_page_faults_in_steady_state(mode):
             ]  # none before the first batch
             return sum(minor_faults(w["pid"]) for w in workers), sum(w["tickets"] for w in workers)
 
-        # How many blocks are ever needed at once depends on who is fast when: so the steady state
-        # comes some time, and in it an epoch costs next to no faults. Each batch is three times as
-        # many pages: drawn as float64, and again as float32.
+        # The largest number of blocks in use depends on the timing. So the steady state is reached
+        # at some time; in it an epoch has almost no page faults. Each batch needs three times its
+        # pages: drawn as float64, then converted to float32.
         shares = []
         while not shares or (shares[-1] > 0.02 and len(shares) < 12):
             faults, tickets = read()
@@ -71,7 +71,7 @@ def test_a_large_batch_takes_no_copy_and_no_page_faults_in_steady_state(mode):
 
 
 class Limited(Items):
-    """Its process may not make files larger than so many bytes, its arena included."""
+    """Its process may not create files above a size limit, which includes its arena."""
 
     def __init__(self, length: int, width: int, limit: int) -> None:
         super().__init__(length, width)
@@ -155,8 +155,8 @@ def test_a_consumer_that_keeps_everything_under_a_limit(batch_size):
     if batch_size is None:
         assert answer == ("all", 40)
     else:
-        # Samples are filled in place, in one arena: when that is full, who holds what is said, and
-        # it goes on once something was let go of.
+        # Samples are written in place, in one arena: if it is full, the error lists the holders,
+        # and the feed continues after memory was released.
         assert answer[:3] == ("refused", True, 3), answer
         assert "Hold on to fewer batches" in answer[3]
 
@@ -228,7 +228,7 @@ def test_arrays_may_be_resized(mode):
 
 
 class NoPageForHeader:
-    """Its worker's arena may grow for one array, and for nothing beside it."""
+    """Its worker's arena may grow for one array, and for nothing else."""
 
     def __len__(self) -> int:
         return 2

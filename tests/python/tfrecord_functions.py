@@ -1,4 +1,4 @@
-"""Functions that the tests of Dataset.tfrecord map: in a module, so that any worker finds them."""
+"""Functions for the tests of Dataset.tfrecord, in a module that workers can import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import penstock
 
 
 def decode_and_augment(sample: dict[str, Any]) -> dict[str, Any]:
-    """An image of what its bytes are, shifted by a random number, and all else as it is."""
+    """Converts the bytes to an image, shifted by a random number; other fields are unchanged."""
     image = np.frombuffer(sample["image"], np.uint8).astype(np.float32)
     return {**sample, "image": image.sum() + penstock.rng().random(dtype=np.float32)}
 

@@ -1,4 +1,4 @@
-"""What batches of a DataLoader are held to: the ways of making them, and equality with torch's."""
+"""The contract of a DataLoader's batches: all modes, and equality with torch's batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARKS = [
 
 
 def same(a, b):
-    """Assert that two batches are alike in types, dtypes and values."""
+    """Assert that two batches are equal in types, dtypes and values."""
     assert type(a) is type(b), (type(a), type(b))
     if isinstance(a, torch.Tensor):
         assert a.dtype == b.dtype

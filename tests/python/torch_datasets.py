@@ -1,4 +1,4 @@
-"""Datasets for the tests of penstock.torch: worker processes import this and no test tools."""
+"""Datasets for the tests of penstock.torch: worker processes import this without test tools."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ FORMS = {
     "conjugate": lambda i: torch.full((3,), i + 1j).conj(),
     "negative": lambda i: torch.full((3,), i + 1j).conj().imag,
     "needs grad": lambda i: torch.full((2,), float(i), requires_grad=True),
-    # What rows cannot be, but default_collate can.
+    # Samples that cannot be rows, but that default_collate accepts.
     "keys in another order": lambda i: {"a": i, "b": 1} if i % 2 else {"b": 1, "a": i},
     "more keys": lambda i: {"a": i, "b": 1} if i else {"a": i},
     "float, then int": lambda i: i if i % 2 else float(i),
@@ -70,7 +70,7 @@ FORMS = {
     "two dtypes": lambda i: torch.tensor(i, dtype=torch.int64 if i % 2 else torch.float32),
 }
 
-# What default_collate refuses.
+# Samples that default_collate rejects.
 WRONG = {
     "none": lambda i: None,
     "set": lambda i: {1, 2},
@@ -86,7 +86,7 @@ FORMS.update(WRONG)
 
 
 class Stream(IterableDataset):
-    """0 to n - 1, shared among the workers; or all of it by each, if `shared` is false."""
+    """0 to n - 1, divided among the workers; if `shared` is false, each worker yields all."""
 
     def __init__(self, length=30, shared=True):
         self.length = length
@@ -102,7 +102,7 @@ class Stream(IterableDataset):
 
 
 class OwnIterator(IterableDataset):
-    """A dataset that is its own iterator, and is over when it has given all."""
+    """A dataset that is its own iterator, and is exhausted after one pass."""
 
     def __init__(self, length=6):
         self.left = list(range(length))
@@ -118,7 +118,7 @@ class OwnIterator(IterableDataset):
 
 
 class OwnBatches:
-    """A batch sampler that is its own iterator, as Lightning's, and begins anew for `iter`."""
+    """A batch sampler that is its own iterator, like Lightning's, and restarts at `iter`."""
 
     def __init__(self, length=7, size=2):
         self.length, self.batch_size = length, size
@@ -167,7 +167,7 @@ class Scaled:
 
 
 class Pair(tuple):
-    """A tuple that is no plain and no named one."""
+    """A tuple subclass that is not a named tuple."""
 
 
 class Pairs(Dataset):
@@ -184,7 +184,7 @@ class SizedStream(Stream):
 
 
 class Draws(Dataset):
-    """What all generators say for an index."""
+    """Draws of all generators for an index."""
 
     def __len__(self):
         return 12
@@ -207,7 +207,7 @@ class DrawnStream(IterableDataset):
 
 
 class Told(Dataset):
-    """What torch's worker info says, and what worker_init_fn has noted there."""
+    """torch's worker info, and the value that worker_init_fn has stored there."""
 
     def __len__(self):
         return 8

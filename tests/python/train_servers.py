@@ -1,4 +1,4 @@
-"""A parameter server of tests, its clients, and programs that use it."""
+"""A parameter server for tests, its clients, and programs that use it."""
 
 from __future__ import annotations
 

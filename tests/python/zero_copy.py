@@ -1,4 +1,4 @@
-"""What the tests of zero-copy feed: every way in which an array may be somebody else's."""
+"""Datasets for the tests of zero-copy: every way in which other code may refer to an array."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Slots:
 
 
 class Items(list):
-    """A list of a class of its own."""
+    """A list subclass."""
 
 
 class Kept(np.ndarray):
-    """A subclass, which may keep what it likes."""
+    """An array subclass, which may keep references of its own."""
 
 
 def fresh(i: int, dtype: Any = np.float64) -> Any:
@@ -37,7 +37,7 @@ def fresh(i: int, dtype: Any = np.float64) -> Any:
 
 
 class Ways:
-    """Item i as `way` makes it. Whatever is kept is changed afterwards, as a dataset may do."""
+    """Makes item i by `way`. Kept arrays are changed afterwards, as a dataset may do."""
 
     def __init__(self, way: str, length: int = 6) -> None:
         self.way = way
@@ -52,14 +52,14 @@ class Ways:
         return self.length
 
     def __getitem__(self, i: int) -> Any:
-        # What was given out before and is still ours is overwritten: an alias would show it.
+        # Arrays that were returned before and are still kept are overwritten, to detect aliases.
         for array in self.kept:
             array[...] = -1
         self.calls += 1
         return getattr(self, self.way)(i)
 
     def on_epoch_end(self) -> None:
-        """Nothing of the next epoch is made before: so counts are exact."""
+        """With this hook, no item of the next epoch is made before, so counts are exact."""
 
     # ---- nobody else's: no copy ----
     def own(self, i: int) -> Any:
@@ -331,7 +331,7 @@ ODD = [
 
 
 def expected(way: str, i: int) -> Any:
-    """What item i of a way is, made here and never changed."""
+    """The expected item i of a way, made here and never changed."""
     return Ways(way)[i]
 
 

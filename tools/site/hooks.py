@@ -1,11 +1,11 @@
-"""What mkdocs does beyond its plugins for the site of `make docs`.
+"""Hooks of mkdocs for the site of `make docs`.
 
 - Runs Doxygen over the engine's headers; its pages are part of the site, in ``cpp/``.
-- Adds pages that are kept elsewhere in the tree or made here: the reference of each public module
+- Adds pages that are elsewhere in the tree or generated here: the reference of each public module
   from its ``__all__``, the list of C++ headers, the tutorial from its notebook, the CHANGELOG and
   the README of each folder.
 - Points links at these pages. A link to any other file of the tree becomes plain text.
-- Refuses a page that fetches anything from the network.
+- Raises an error for a page that fetches anything from the network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODULES = {
     "penstock.jax": "python/penstock/jax/__init__.py",
     "penstock.errors": "python/penstock/errors.py",
 }
-# Names that have a page of their own.
+# Names with a page of their own.
 ELSEWHERE = {"penstock.Dataset": "dataset", "penstock.errors": "errors"}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 FETCH = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?:https?:)?//')
@@ -40,7 +40,7 @@ FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 DOCTEST = re.compile(r"(?:^(?:>>>|\.\.\.).*\n)+", re.MULTILINE)
 HIDDEN = re.compile(r"^<!-- python\n.*?^-->\n", re.MULTILINE | re.DOTALL)
 
-# Where a file of the tree is in the site: path from the tree's root -> path in the site.
+# Places of files in the site: path from the tree's root -> path in the site.
 places: dict[str, str] = {}
 # The folder that a page's links are relative to: path in the site -> path from the tree's root.
 origins: dict[str, str] = {}
@@ -54,7 +54,7 @@ def on_files(files: Any, config: Any) -> Any:
         origins[file.src_uri] = os.path.dirname(f"docs/{file.src_uri}")
 
     def add(uri: str, text: str, origin: str = "") -> None:
-        """Add a page; what stands nowhere in the tree has links as if it stood in ``docs``."""
+        """Add a page; the links of a generated page are relative to ``docs``."""
         origin = origin or f"docs/{uri}"
         files.append(File.generated(config, uri, content=text))
         origins[uri] = os.path.dirname(origin)
@@ -92,7 +92,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return text
         return f"{image}[{text}]({os.path.relpath(place, here or '.')}{anchor or ''})"
 
-    kept: list[str] = []  # blocks of code stay as they are
+    kept: list[str] = []  # blocks of code are not changed
 
     def put_aside(match: re.Match[str]) -> str:
         kept.append(match[0])
@@ -121,7 +121,7 @@ def tracked(pattern: str) -> list[str]:
 
 
 def page_of_notebook(path: Path) -> str:
-    """Cells of text as they are, cells of code with what they printed."""
+    """Text cells unchanged, code cells with their output."""
     parts = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
@@ -161,7 +161,7 @@ def reference_of(module: str, source: Path) -> str:
 
 
 def is_error(module: str, name: str) -> bool:
-    """Errors are in `penstock` as well, and described in `penstock.errors`."""
+    """Errors are also in `penstock`, and are described in `penstock.errors`."""
     errors = ROOT / MODULES["penstock.errors"]
     return module == "penstock" and f"class {name}(" in errors.read_text(encoding="utf-8")
 
@@ -184,7 +184,7 @@ def add_cpp(files: Any, config: Any) -> None:
 
 
 def cpp_page() -> str:
-    """The headers that `penstock/penstock.h` includes, each with the first sentence it has."""
+    """The headers that `penstock/penstock.h` includes, each with its first sentence."""
     included = re.findall(r'#include "(.*)"', (ROOT / "penstock/penstock.h").read_text())
     rows = []
     for header in included:

@@ -1,5 +1,6 @@
-"""The server process of ``penstock serve``: it runs until its standard input ends. Its
-configuration is a line of JSON on its standard input. It answers with a line of JSON on its
+"""The server process of ``penstock serve``: it runs until its standard input ends.
+
+Its configuration is a line of JSON on its standard input. It answers with a line of JSON on its
 standard output when it is ready. When its standard input ends (also because its parent has ended),
 it closes in order.
 """

@@ -1,6 +1,7 @@
-"""The calls that made a Dataset or an operation, so that a worker process can repeat them. Engine
-objects cannot be pickled, but the call that made one can: a method of the engine, its arguments,
-and its input Datasets.
+"""The calls that made a Dataset or an operation, so that a worker process can repeat them.
+
+Engine objects cannot be pickled, but the call that made one can: a method of the engine, its
+arguments, and its input Datasets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """How arrays and tensors are pickled for worker processes; memory-mapped files are sent by name.
+
 Workers import this module to rebuild them, so it imports only NumPy.
 """
 

@@ -1,6 +1,7 @@
-"""The first code that runs in a worker process, with any start method. At first, a worker's
-standard error goes to a memory file, so that the parent can quote it if the worker dies before it
-is ready; `restore_stderr` ends that. Imports only fast modules.
+"""The first code that runs in a worker process, with any start method.
+
+At first, a worker's standard error goes to a memory file, so that the parent can quote it if the
+worker dies before it is ready; `restore_stderr` ends that. Imports only fast modules.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Objects that each worker creates anew: locks of `threading`, and generators not started yet. A
-lock protects data of the threads of one process, so a worker's copy of the dataset needs an
+"""Objects that each worker creates anew: locks of `threading`, and generators not started yet.
+
+A lock protects data of the threads of one process, so a worker's copy of the dataset needs an
 unlocked lock of its own: a thread that holds the parent's lock does not run in the worker.
 """
 

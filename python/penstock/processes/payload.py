@@ -1,6 +1,7 @@
-"""Sends a dataset to worker processes: once, in one mapping that all of them read. `pack` and
-`unpack` are for the whole dataset, `Tracker` and `apply` for the changes of its epoch hooks.
-Workers import this module, so it imports little.
+"""Sends a dataset to worker processes: once, in one mapping that all of them read.
+
+`pack` and `unpack` are for the whole dataset, `Tracker` and `apply` for the changes of its epoch
+hooks. Workers import this module, so it imports little.
 """
 
 from __future__ import annotations

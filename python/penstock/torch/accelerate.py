@@ -1,6 +1,7 @@
-"""Makes accelerate return a penstock DataLoader when it prepares one. accelerate makes a plain
-DataLoader from the attributes of the given one, and iterates over that. This module wraps the
-functions that do so: for a penstock loader they return a penstock loader.
+"""Makes accelerate return a penstock DataLoader when it prepares one.
+
+accelerate makes a plain DataLoader from the attributes of the given one, and iterates over that.
+This module wraps the functions that do so: for a penstock loader they return a penstock loader.
 """
 
 from __future__ import annotations

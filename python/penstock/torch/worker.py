@@ -1,5 +1,7 @@
-"""The objects that penstock.torch sends to worker processes. Does not import torch: the workers of
-a plain NumPy dataset start without it, in a tenth of the time.
+"""The objects that penstock.torch sends to worker processes.
+
+Does not import torch: the workers of a plain NumPy dataset start without it, in a tenth of the
+time.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ std::vector<uint64_t> all_of(const Bijection& bijection) {
   return images;
 }
 
-// Walks through all positions in pieces and marks every image in a bitmap.
+// Maps all positions, in pieces, and marks every image in a bitmap.
 bool is_permutation(const Bijection& bijection) {
   std::vector<uint64_t> seen(bijection.length() / 64 + 1);
   std::vector<uint64_t> images(8192);
@@ -71,7 +71,7 @@ TEST_P(BijectionNearPowerOfTwo, is_a_permutation) {
   }
 }
 
-// A sanitizer sees the same code at every length, some twenty times slower.
+// Under sanitizers, fewer lengths: the code is the same at every length, and about 20 times slower.
 #ifdef PENSTOCK_SANITIZED
 constexpr int kExponents = 21;
 #else
@@ -133,7 +133,7 @@ TEST(Bijection, all_orders_of_a_few_elements_are_equally_likely) {
   }
 }
 
-// Lengths on both sides of the table's end, and where rows and columns fit exactly or hardly.
+// Lengths on both sides of the table's end, and lengths that fill rows and columns exactly or not.
 class BijectionStatistics : public ::testing::TestWithParam<uint64_t> {
  protected:
   uint64_t length_ = GetParam();
@@ -168,8 +168,8 @@ TEST_P(BijectionStatistics, neighbours_land_at_any_distance) {
   }
 }
 
-// Fixed points, and neighbours that stay neighbours, are as frequent as in a fair shuffle: one of
-// each in the mean, spread like Poisson's numbers. So are cycles' parities.
+// Fixed points, and neighbours that stay neighbours, are as frequent as in a fair shuffle: the mean
+// of each is 1, with a Poisson distribution. So are the parities of cycles.
 TEST_P(BijectionStatistics, rare_things_are_as_rare_as_in_a_fair_shuffle) {
   double fixed = 0, fixed_squared = 0, adjacent = 0, odd = 0;
   std::vector<bool> seen(length_);
@@ -215,7 +215,7 @@ TEST(Bijection, within_a_long_order_one_element_says_nothing_about_the_next) {
   EXPECT_LT(std::abs(covariance / variance), 4 / std::sqrt(double{kLength}));
 }
 
-// The next epoch, seed or a data set that grew by one: nothing of the order remains.
+// For the next epoch, the next seed, or a length larger by one, the orders are uncorrelated.
 TEST(Bijection, neighbouring_epochs_seeds_and_lengths_are_uncorrelated) {
   constexpr uint64_t kLength = 100'003, kBins = 32;
   Bijection here(kLength, derive_key(1, 1, KeyUse::kOrder));
@@ -238,7 +238,7 @@ TEST(Bijection, neighbouring_epochs_seeds_and_lengths_are_uncorrelated) {
     }
     EXPECT_LT(std::abs(deviation(joint)), 4);
     EXPECT_LT(std::abs(covariance / variance), 4 / std::sqrt(double{kLength}));
-    EXPECT_LT(same, 8);  // one in the mean
+    EXPECT_LT(same, 8);  // the mean is 1
   }
 }
 

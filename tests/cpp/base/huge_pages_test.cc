@@ -28,7 +28,7 @@ bool begins_a_huge_page(const char* address) {
 
 TEST(HugePages, what_is_long_enough_begins_where_one_can) {
   for (const size_t bytes : {kHugePage, kHugePage + 1, 5 * kHugePage - page_size()}) {
-    for (int round = 0; round < 4; ++round) {  // from wherever the last ones left off
+    for (int round = 0; round < 4; ++round) {  // starting where the last round ended
       char* anonymous = map(bytes, Fd());
       ASSERT_NE(anonymous, nullptr) << strerror(errno);
       EXPECT_TRUE(begins_a_huge_page(anonymous)) << bytes;
@@ -38,13 +38,13 @@ TEST(HugePages, what_is_long_enough_begins_where_one_can) {
       ASSERT_NE(of_file, nullptr) << strerror(errno);
       EXPECT_TRUE(begins_a_huge_page(of_file)) << bytes;
       unmap(of_file, bytes);
-      unmap(anonymous, bytes - round * page_size());  // the rest shifts the next ones
+      unmap(anonymous, bytes - round * page_size());  // the remaining pages shift the next mappings
     }
   }
 }
 
-#ifndef PENSTOCK_SANITIZED  // which map memory of their own
-// Pages of address space that this process has mapped.
+#ifndef PENSTOCK_SANITIZED  // sanitizers map memory of their own
+// The number of pages that this process has mapped.
 long mapped_pages() {
   char text[64] = {};
   const Fd file(open("/proc/self/statm", O_RDONLY | O_CLOEXEC));

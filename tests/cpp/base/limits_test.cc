@@ -1,4 +1,4 @@
-// What containers allow, read from trees of our own.
+// Limits of containers, read from made-up directory trees.
 #include "penstock/base/linux/limits.h"
 
 #include <gtest/gtest.h>

@@ -17,7 +17,7 @@ TEST(Futex, a_wake_concerns_the_groups_it_names) {
       if (futex_wait_bitset(word, 0, 20'000'000'000, 0b100) == Woken::kWoken) ++woken;
     }
   });
-  // Whether it sleeps by now or not: nothing of this concerns it.
+  // These calls do not affect the thread, whether it already sleeps or not.
   for (int i = 0; i < 1000; ++i) {
     futex_wake_bitset(word, 1, 0b1011);
     std::this_thread::yield();

@@ -124,7 +124,7 @@ TEST(Memory, populating_beyond_the_end_of_a_file_is_an_errno_and_no_signal) {
   unmap(address, bytes);
 }
 
-// Makes this process's kernel one that has never heard of MADV_POPULATE_READ and _WRITE.
+// Makes MADV_POPULATE_READ and _WRITE fail in this process, as on an old kernel.
 bool forget_populate() {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -346,7 +346,7 @@ TEST(Process, one_that_is_gone_is_not_found) {
   }
 }
 
-// A parent is killed; its child, which watches it and takes no signals' default, must follow.
+// A parent is killed; its child, which watches it and ignores signals, must end, too.
 TEST(Process, a_killed_parent_takes_its_child_along_within_a_second) {
   Fd pipe_out, pipe_in;
   int ends[2];

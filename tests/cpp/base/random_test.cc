@@ -35,7 +35,7 @@ TEST(RandomStream, any_part_of_the_address_changes_every_number) {
         RandomKey{1, 2, 3 | kHigh, 4}, RandomKey{2, 1, 3, 4}}) {
     for (uint32_t word : words_of(other)) seen.insert(word), ++count;
   }
-  // 576 words of 32 bits: a repeat by chance has odds of 1 in 26,000.
+  // 576 words of 32 bits: the probability of a repeat by chance is 1 in 26,000.
   EXPECT_EQ(seen.size(), count);
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 bool valid(std::string_view text) { return is_utf8(std::as_bytes(std::span(text))); }
 
-// The bits of a number, with so many bytes, whether that is allowed or not.
+// The bits of a number in this many bytes, also if that is invalid UTF-8.
 std::string encoded(uint32_t number, int bytes) {
   if (bytes == 1) return {static_cast<char>(number)};
   std::string text;
@@ -23,7 +23,7 @@ std::string encoded(uint32_t number, int bytes) {
   return text;
 }
 
-// The same written plainly: numbers are taken out, and looked at.
+// A simple validator: decodes the numbers and checks them.
 bool plainly(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const auto first = static_cast<unsigned char>(text[at]);
@@ -119,7 +119,7 @@ TEST(Utf8, random_bytes_are_judged_as_plain_code_does) {
     }
     if (random() % 4 == 0) text.resize(random() % (text.size() + 1));
     ASSERT_EQ(valid(text), plainly(text));
-    ASSERT_EQ(valid(text + std::string(40, 'x')), plainly(text));  // vectors, whatever its length
+    ASSERT_EQ(valid(text + std::string(40, 'x')), plainly(text));  // uses vectors for every length
     right += valid(text);
   }
   EXPECT_GT(right, 20'000);

@@ -1,4 +1,4 @@
-// What ExampleParser says of records that are not what is wanted, or no records at all.
+// Errors of ExampleParser for records that do not match the features, and for invalid bytes.
 #include <gtest/gtest.h>
 
 #include "example_parsing.h"
@@ -149,7 +149,8 @@ TEST(ExampleParser, what_cannot_be_wanted_is_an_error) {
   EXPECT_FALSE(refused({with_default(strings("a"), "1234", {4, 0})}));
 }
 
-// Cut at any byte, and with any byte changed in any bit: the same as the plain decoder says.
+// Truncated at any byte, or with any bit of any byte changed: the result is that of the plain
+// decoder.
 TEST(ExampleParser, damaged_messages_are_read_as_protobuf_says_or_fail) {
   const std::string group = "\x5B\x08\x01\x5C";
   const Features features = {
@@ -179,7 +180,7 @@ TEST(ExampleParser, damaged_messages_are_read_as_protobuf_says_or_fail) {
     ASSERT_TRUE(expected(features, message));
     for (size_t at = 0; at <= message.size(); ++at) {
       ASSERT_NO_FATAL_FAILURE(agree(message.substr(0, at))) << at;
-      if (at % 8 == 0) {  // what is remembered is sound again
+      if (at % 8 == 0) {  // the parser's cached record is valid again
         ASSERT_NO_FATAL_FAILURE(agree(message));
       }
     }

@@ -92,7 +92,7 @@ TEST(ExampleParser, every_size_of_a_number_is_read) {
     }
   }
   EXPECT_EQ(ints_of(int64_feature(all)), all);
-  // With more bytes than it needs, and with bits that have no place.
+  // With more bytes than necessary, and with bits beyond 64.
   EXPECT_EQ(ints_of(field(3, field(1, "\x81\x80\x80\x00"s))), (std::vector<int64_t>{1}));
   EXPECT_EQ(ints_of(field(3, field(1, std::string(9, '\xFF') + "\x7F"))),
             (std::vector<int64_t>{-1}));
@@ -227,7 +227,7 @@ TEST(ExampleParser, int64_may_become_int32) {
   }
 }
 
-// What is expected of the record before never changes what comes out of the next.
+// The cached previous record never changes the result of the next one.
 TEST(ExampleParser, records_may_differ_in_everything) {
   std::mt19937_64 random(1);
   auto below = [&](uint64_t n) { return random() % n; };

@@ -1,6 +1,6 @@
 #pragma once
 
-// Features that are wanted, and one of them read from one record: for the tests of ExampleParser.
+// Declared features, and reading one of them from one record: for the tests of ExampleParser.
 
 #include <gtest/gtest.h>
 

@@ -89,7 +89,7 @@ TEST(ExampleWriter, messages_follow_one_another) {
   }
 }
 
-// Random features: the bytes are those of the plain encoder, and the parser gives them back.
+// Random features: the bytes are those of the plain encoder, and the parser returns the features.
 TEST(ExampleWriter, what_is_written_is_read) {
   std::mt19937_64 random(7);
   auto below = [&](uint64_t n) { return random() % n; };

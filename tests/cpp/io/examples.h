@@ -19,7 +19,7 @@ using Type = ExampleFeature::Type;
 using Form = ExampleFeature::Form;
 using Features = std::vector<ExampleFeature>;
 
-// ---- protobuf, written as its specification reads: what the tests compare with
+// ---- a plain protobuf implementation from the specification, for comparison
 
 inline std::string varint(uint64_t value) {
   std::string bytes;
@@ -131,7 +131,7 @@ inline std::optional<std::vector<WireField>> fields_of(std::string_view message)
   return take_fields(message, 0, 0);
 }
 
-// What a Feature comes to.
+// The merged value of a Feature.
 struct PlainFeature {
   uint64_t type = 0;  // field number of its list; 0: none
   std::vector<std::string> strings;
@@ -139,8 +139,8 @@ struct PlainFeature {
   std::vector<int64_t> ints;
 };
 
-// Of a Feature that comes in these parts. A list that another one replaces is looked at no further
-// than to its pieces.
+// The value of a Feature in these parts. If a list is replaced by a later one, only its framing is
+// checked.
 inline std::optional<PlainFeature> plain_feature(const std::vector<std::string>& parts) {
   PlainFeature made;
   std::vector<std::string> packed_ints;
@@ -218,7 +218,7 @@ struct ExampleHeap : ExampleMemory {
   std::vector<std::unique_ptr<std::byte[]>> pieces;
 };
 
-// The values of a feature as they came out, in bytes of their dtype.
+// The parsed values of a feature, as bytes of their dtype.
 struct GotValue {
   std::string values;
   std::vector<int64_t> lengths;
@@ -233,7 +233,7 @@ std::vector<T> as(const GotValue& got) {
   return values;
 }
 
-// A record in memory of exactly its size, so that a sanitizer sees what is read beyond it.
+// A record in memory of exactly its size, so that a sanitizer detects reads beyond it.
 struct ExactRecord {
   explicit ExactRecord(std::string_view bytes) : size(bytes.size()), copy(new std::byte[size]) {
     if (size != 0) std::memcpy(copy.get(), bytes.data(), size);
@@ -274,7 +274,7 @@ inline std::optional<std::vector<GotValue>> parse(ExampleParser& parser, std::st
   return got_values(parser.features(), values);
 }
 
-// What should come out of a feature. nullopt: a failure.
+// The expected value of a feature. nullopt: a failure.
 inline std::optional<GotValue> expected(const ExampleFeature& wanted,
                                         const std::optional<PlainFeature>& feature) {
   if (!feature) return std::nullopt;

@@ -48,7 +48,7 @@ TEST_F(FilePoolTest, a_file_that_somebody_holds_is_not_closed) {
   const uint32_t a = pool.add("a"), b = pool.add("b"), c = pool.add("c");
   auto held = pool.get(a);
   EXPECT_EQ(pool.try_get(b), nullptr);
-  EXPECT_NE(pool.get(b), nullptr);  // whoever needs it has it all the same
+  EXPECT_NE(pool.get(b), nullptr);  // it is opened again when needed
   EXPECT_EQ(pool.open_files(), 2u);
   EXPECT_EQ(pool.try_get(a), held);
   EXPECT_EQ(files->opened, 2);
@@ -76,7 +76,7 @@ TEST_F(FilePoolTest, pools_share_what_may_be_open) {
   first.get(b);
   second->get(second->add("a"));
   EXPECT_EQ(open->count(), 2u);
-  EXPECT_EQ(first.open_files(), 1u);  // its a was unused longest
+  EXPECT_EQ(first.open_files(), 1u);  // its a was the least recently used file
   first.get(b);
   EXPECT_EQ(files->opened, 3);
   second.reset();
@@ -95,7 +95,7 @@ TEST_F(FilePoolTest, without_descriptors_others_are_closed) {
   files->descriptors = 2;
   auto a = first.get(first.add("a"));
   first.get(first.add("b"));
-  EXPECT_EQ(second.get(second.add("c"))->path(), "c");  // for which b was closed
+  EXPECT_EQ(second.get(second.add("c"))->path(), "c");  // b was closed for it
   EXPECT_EQ(first.open_files(), 1u);
   auto c = second.get(second.add("c"));
   EXPECT_THROW(first.get(first.add("b")), TooManyOpenFiles);  // all are held
@@ -161,7 +161,7 @@ TEST_F(FilePoolTest, many_threads_share_few_files) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-  for (uint32_t number : numbers) pool.get(number);  // the last of which finds the others unused
+  for (uint32_t number : numbers) pool.get(number);  // at the last one, the others are unused
   EXPECT_EQ(pool.open_files(), 1u);
 }
 

@@ -56,7 +56,7 @@ TEST_F(FileTest, segments_come_as_they_lie_whatever_their_order_and_gaps) {
   EXPECT_EQ(file->path(), path);
   std::string to(70'000, '?');
   auto* data = reinterpret_cast<std::byte*>(to.data());
-  // Neighbours in one place and in others, small and large gaps, an overlap, a step back, nothing.
+  // Adjacent segments, small and large gaps, an overlap, a step back, an empty segment.
   const std::vector<File::Segment> segments = {
       {0, data, 100},          {100, data + 100, 50},       {150, data + 1000, 7},
       {160, data + 2000, 10},  {4000, data + 3000, 1},      {8097, data + 3001, 99},
@@ -153,7 +153,7 @@ TEST_F(FileTest, devices_and_pipes_are_written_to) {
   EXPECT_EQ(code_of([&] { files->create(pipe); }), Code::kSystem) << "nobody reads it";
   const os::Fd reads(open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   auto sink = files->create(pipe);
-  sink->write(std::as_bytes(std::span(bytes).first(1000)));  // less than a pipe holds
+  sink->write(std::as_bytes(std::span(bytes).first(1000)));  // less than the capacity of a pipe
   sink->commit();
   std::string seen(bytes.size() + 1, '\0');
   EXPECT_EQ(::read(reads.get(), seen.data(), seen.size()), 1000);

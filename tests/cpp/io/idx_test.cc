@@ -22,7 +22,7 @@ struct Idx : ::testing::Test {
     files["file"] = bytes;
     return read_idx_header(files.open("file"), compression);
   }
-  // What is wrong with such a file; nothing: nothing is.
+  // The error of a file with these bytes; empty: none.
   std::string wrong(const std::string& bytes, Compression compression = Compression::kNone) {
     try {
       read(bytes, compression);
@@ -79,7 +79,7 @@ TEST_F(Idx, files_are_as_long_as_they_say) {
   }
 }
 
-// Whatever the header's bytes are, it is refused or agrees with the file.
+// For any bytes of the header, opening fails, or the header agrees with the file.
 TEST_F(Idx, damage_of_each_bit_of_a_header_is_found) {
   const std::string whole = header(0x0C, {4, 3, 2}) + std::string(96, 'x');
   for (size_t bit = 0; bit < 16 * 8; ++bit) {

@@ -19,7 +19,7 @@ std::string from_hex(std::string_view hex) {
   return bytes;
 }
 
-// What Python's gzip and zlib made of forty lines.
+// Forty lines, compressed by Python's gzip and zlib.
 const std::string kDeflated =
     "5dd13b0e83401443d19e55cc12b09d0f2c878248912643cdee232af46e79bb23bb7fc7dee6767cda6f1be7d4af"
     "544dd74ccd47cd67cd57cd77cda5e60a06597009304126d0049b801374024ff0193e7337f80c9fe1337c86cff0"
@@ -33,7 +33,7 @@ std::string forty_lines() {
   return text;
 }
 
-// A member whose bytes lie in it as they are.
+// A member with stored (uncompressed) bytes.
 std::string stored(const std::string& text) {
   uint32_t crc = ~0u;
   for (char byte : text) {
@@ -55,7 +55,7 @@ std::string stored(const std::string& text) {
 }
 
 struct InflateTest : ::testing::Test {
-  // All of it, so many bytes at a time; an error's code.
+  // Inflates everything, so many bytes at a time; returns the text or the code of an error.
   std::string inflate(const std::string& bytes, Compression compression, size_t step = 1000) {
     files["file"] = bytes;
     Inflate source(files.open("file"), compression);
@@ -87,7 +87,7 @@ TEST_F(InflateTest, gives_what_was_compressed) {
 }
 
 TEST_F(InflateTest, members_follow_one_another) {
-  const std::string large(200'000, 'x');  // more than is read at once
+  const std::string large(200'000, 'x');  // more than one read
   const std::string bytes = stored(large) + kGzip + stored("") + kGzip + stored(large);
   const std::string expected = large + forty_lines() + forty_lines() + large;
   for (size_t step : {100, 4096, 1'000'000}) {
@@ -96,7 +96,7 @@ TEST_F(InflateTest, members_follow_one_another) {
   }
 }
 
-// Wherever the pieces end that are read from the file.
+// The pieces read from the file may end anywhere.
 TEST_F(InflateTest, a_member_may_begin_and_end_anywhere) {
   const size_t both = 2 * kGzip.size();
   for (size_t shift = 0; shift < both; ++shift) {
@@ -134,7 +134,7 @@ TEST_F(InflateTest, cut_off_at_any_byte_it_is_an_error_after_what_was_there) {
 }
 
 TEST_F(InflateTest, a_wrong_byte_is_an_error) {
-  for (size_t at = 10; at < kGzip.size(); ++at) {  // before that is what no checksum covers
+  for (size_t at = 10; at < kGzip.size(); ++at) {  // no checksum covers the bytes before
     std::string bytes = kGzip;
     bytes[at] ^= 0x10;
     inflate(bytes, Compression::kGzip);

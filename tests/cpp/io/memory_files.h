@@ -18,8 +18,7 @@
 
 namespace penstock {
 
-// Files that are in memory and fail on command. What is done to a file here is seen at once by
-// those who have it open.
+// Files in memory, which fail on command. Open files see changes at once.
 class MemoryFiles : public FileSystem {
  public:
   struct Content {
@@ -28,7 +27,7 @@ class MemoryFiles : public FileSystem {
     std::atomic<int64_t> modified_ns{0};
   };
 
-  // To be written to: it has another time from now on.
+  // For writing; changes the file's modification time.
   std::string& operator[](const std::string& path) {
     Content& content = *at(path);
     content.modified_ns = ++clock_;
@@ -78,7 +77,7 @@ class MemoryFiles : public FileSystem {
     return names;
   }
 
-  std::atomic<int> opened{0}, reads{0};  // calls of open(), and stretches that were read
+  std::atomic<int> opened{0}, reads{0};  // calls of open(), and contiguous reads
   std::atomic<int> expected{0};          // calls of File::will_need()
   size_t descriptors = SIZE_MAX;         // files that may be open
   uint64_t full_after = UINT64_MAX;      // bytes after which writing fails
@@ -142,7 +141,7 @@ class MemoryFiles : public FileSystem {
     return content;
   }
 
-  // Some may be closed when the others are gone.
+  // Shared, because files may be closed after this was destroyed.
   const std::shared_ptr<std::atomic<size_t>> open_ = std::make_shared<std::atomic<size_t>>(0);
   std::atomic<int64_t> clock_{0};
   std::mutex mutex_;  // of the map

@@ -14,10 +14,10 @@
 namespace penstock {
 namespace {
 
-// One row, or failure, that a stream gave.
+// One row or failure of a stream.
 struct Got {
   uint64_t file, offset, record, lost;
-  std::string text;  // payload, or why not
+  std::string text;  // the payload, or the reason of the failure
   bool operator==(const Got&) const = default;
 };
 
@@ -60,7 +60,7 @@ struct RecordStreamTest : ::testing::Test, TFRecords {
     return rest(stream, most);
   }
 
-  // The same by way of an index, which is another implementation.
+  // The same through an index, which is another implementation.
   std::vector<Got> indexed(const std::string& path) {
     auto opened = open({path});
     TFRecordReader reader(opened);
@@ -86,7 +86,7 @@ TEST_F(RecordStreamTest, gives_what_an_index_gives_whatever_is_damaged) {
   std::mt19937 random(5);
   for (int round = 0; round < 120; ++round) {
     std::vector<std::string> some = payloads(random() % 60, random());
-    if (round % 10 == 0) some.emplace_back(300'000, 'x');  // larger than what is read at a time
+    if (round % 10 == 0) some.emplace_back(300'000, 'x');  // larger than one read
     some.emplace_back("last");
     std::string& bytes = write("file", some);
     for (unsigned i = random() % 6; i > 0 && !bytes.empty(); --i) {
@@ -160,7 +160,7 @@ TEST_F(RecordStreamTest, goes_on_from_every_place) {
 TEST_F(RecordStreamTest, damage_of_compressed_bytes_costs_the_rest_of_its_file_and_no_other) {
   std::mt19937 random(1);
   std::vector<std::string> some;
-  for (int i = 0; i < 200; ++i) {  // that cannot be made small
+  for (int i = 0; i < 200; ++i) {  // bytes that cannot be compressed
     some.emplace_back(100, '\0');
     for (char& byte : some.back()) byte = static_cast<char>(random());
   }
@@ -175,8 +175,8 @@ TEST_F(RecordStreamTest, damage_of_compressed_bytes_costs_the_rest_of_its_file_a
         bytes[at] ^= 0x10;
       }
       const std::vector<Got> got = all({"file", "next"}, Compression::kGzip);
-      const bool harmless = cut ? at == 0 : at >= 4 && at < 10;  // time, system: nobody checks them
-      // A wrong byte may show in a record first, and then in the checksum of all.
+      const bool harmless = cut ? at == 0 : at >= 4 && at < 10;  // time and system are not checked
+      // A wrong byte may be detected in a record first, and then by the checksum of the file.
       auto expected = some.begin();
       std::string last;
       for (size_t i = 0; i + 5 < got.size(); ++i) {
@@ -218,7 +218,7 @@ TEST_F(RecordStreamTest, a_file_that_is_gone_or_becomes_shorter_is_one_failure) 
   EXPECT_EQ(lost, 1u);
 }
 
-// Files of records of four bytes, of which it is told how many there are.
+// Files of records of four bytes, with a given number of records.
 TEST_F(RecordStreamTest, counted_files_have_so_many_rows_or_nothing_follows) {
   (*files)["a"] = "headaaaabbbb";
   (*files)["empty"] = "head";
@@ -259,7 +259,7 @@ TEST_F(RecordStreamTest, counted_files_have_so_many_rows_or_nothing_follows) {
       EXPECT_EQ(next(from, 5), std::vector{last}) << "and the same from that place";
     }
     const std::string whole = (*files)["a"];
-    (*files)["a"].resize(whole.size() - 1);  // of a record, or of the checksum behind all
+    (*files)["a"].resize(whole.size() - 1);  // of a record, or of the final checksum
     stream.begin();
     const std::vector<Got> got = next(stream, 64);
     ASSERT_EQ(got.size(), compression == Compression::kNone ? 4u : 2u) << "a lost row is a row";

@@ -1,5 +1,5 @@
-// Records in no order, out of real files: read by one system call, with every check, also while the
-// files become shorter.
+// Records of real files in random order: read by one system call, with every check, also while the
+// files are truncated.
 #include "penstock/io/scattered_read.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class ScatteredReads : public ::testing::Test {
     return order;
   }
 
-  // Every record is what it should be, but for those that `lost` says.
+  // Every record has its content, except those for which `lost` is true.
   void expect(const std::function<bool(uint64_t)>& lost, uint32_t seed) {
     TFRecordReader reader(files);
     const std::vector<uint64_t> order = in_no_order(seed);
@@ -86,7 +86,7 @@ TEST_F(ScatteredReads, give_what_is_in_the_files) {
 TEST_F(ScatteredReads, of_a_file_that_becomes_shorter_lose_what_it_lacks) {
   expect([](uint64_t) { return false; }, 2);  // it is mapped, and its pages are there
   for (uint64_t left : {1999, 1500, 3, 0}) {
-    // In the middle of a record, so that zeroes follow it in its page.
+    // In the middle of a record, so that zeroes follow in its page.
     const uint64_t end = files->index(1).at(left).offset + (left == 0 ? 0 : 200);
     std::filesystem::resize_file(paths[1], end);
     texts.clear();

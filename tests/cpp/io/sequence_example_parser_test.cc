@@ -219,7 +219,7 @@ TEST(SequenceExampleParser, what_is_written_is_read) {
   }
 }
 
-// Cut at any byte, and with any byte changed: the same as the plain decoder says.
+// Truncated at any byte, or with any byte changed: the result is that of the plain decoder.
 TEST(SequenceExampleParser, damaged_messages_are_read_as_protobuf_says_or_fail) {
   const Features context = {fixed("label", Type::kInt64, 1)};
   const Features wanted = {fixed("frame", Type::kFloat32, 1), optional(ragged("ids", Type::kInt64)),

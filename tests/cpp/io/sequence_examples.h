@@ -31,7 +31,7 @@ struct GotSequence {
   bool operator==(const GotSequence&) const = default;
 };
 
-// What should come out of a list that comes in these parts. nullopt: a failure.
+// The expected value of a list in these parts. nullopt: a failure.
 inline std::optional<GotSteps> expected_steps(const ExampleFeature& wanted,
                                               const std::vector<std::string>& parts) {
   GotSteps made;

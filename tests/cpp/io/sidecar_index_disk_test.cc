@@ -1,4 +1,4 @@
-// Kept indices on the machine's own files: processes that are killed, and several at once.
+// Saved indices on real files: processes that are killed, and several at once.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The machine's files, and a process that is killed at the n-th step of writing one.
+// Real files; the process is killed at the n-th step of writing a file.
 class KilledAt : public FileSystem {
  public:
   explicit KilledAt(int step) : left_(step) {}
@@ -94,7 +94,7 @@ class SidecarIndexDisk : public ::testing::Test {
 
 TEST_F(SidecarIndexDisk, a_process_that_is_killed_while_it_writes_leaves_nothing) {
   if (!os::unnamed_file(folder.c_str())) GTEST_SKIP() << "here files have names from the beginning";
-  // Made, three pieces of 64 KiB and what is left, and the checksum.
+  // The steps: creation, three pieces of 64 KiB, the rest, the checksum.
   for (int step = 0; step < 5; ++step) {
     const pid_t child = fork();
     if (child == 0) {
@@ -120,7 +120,7 @@ TEST_F(SidecarIndexDisk, several_that_write_at_once_are_all_right) {
       bool right = true;
       for (int turn = 0; turn < 5; ++turn) {
         right = right && through(*posix_files()).first == 100'000;
-        unlink(kept.c_str());  // perhaps while others read or write theirs
+        unlink(kept.c_str());  // possibly while other processes read or write their indices
       }
       _exit(right ? 0 : 1);
     }
@@ -159,7 +159,7 @@ TEST_F(SidecarIndexDisk, where_a_folder_has_its_name_it_is_in_memory) {
 
 TEST_F(SidecarIndexDisk, is_as_old_as_the_file_says) {
   through(*posix_files());
-  // Copied together with the file's time it is still right; without it, it is made again.
+  // An index that was copied together with the file's time is valid; otherwise it is made again.
   const fs::path other = folder / "other";
   fs::create_directory(other);
   fs::copy(path, other / "file");

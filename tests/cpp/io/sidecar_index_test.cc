@@ -42,7 +42,7 @@ struct SidecarIndex : ::testing::Test, TFRecords {
     return read_index(*files->open("kept"), of);
   }
 
-  // That of `path`, through what is kept beside it; counts how often it was made.
+  // The index of `path`, through the saved index; counts how often it was made.
   RecordIndex through(const std::string& path) {
     const auto file = files->open(path);
     return load_or_build_index(*files, *file, "tfrecord", 0, [&] {
@@ -125,7 +125,7 @@ TEST_F(SidecarIndex, with_any_bit_wrong_is_none) {
   }
 }
 
-// Its checksum is right, and what it says cannot be.
+// The checksum is right, but the content is invalid.
 TEST_F(SidecarIndex, that_lies_is_none) {
   struct Lie {
     uint64_t bytes, begin, first, places;
@@ -134,8 +134,8 @@ TEST_F(SidecarIndex, that_lies_is_none) {
   const std::string all_ones(9, '\xFF');
   const std::vector<Lie> lies = {
       {20, 0, 0, 1, "\x26"},                        // ends before the file
-      {20, 0, 0, 1, "\x2A"},                        // behind it
-      {20, 0, 0, 2, std::string("\x28\x00", 2)},    // a place of nothing
+      {20, 0, 0, 1, "\x2A"},                        // after the file
+      {20, 0, 0, 2, std::string("\x28\x00", 2)},    // an empty place
       {20, 0, 0, 2, std::string("\x00\x28", 2)},    //
       {20, 0, 0, 1, "\x28\x02"},                    // more than it says
       {20, 0, 0, 3, "\x14\x14"},                    // fewer
@@ -143,13 +143,13 @@ TEST_F(SidecarIndex, that_lies_is_none) {
       {20, 0, 0, 1, "\xA8"},                        // a number without an end
       {20, 0, 0, 1, all_ones + "\x01"},             // larger than the file
       {20, 0, 0, 1, all_ones + "\xFF\x01"},         // than any number
-      {20, 4, 2, 1, "\x24"},                        // a first place in front of where it may be
-      {20, 0, 21, 0, ""},                           // behind the file
+      {20, 4, 2, 1, "\x24"},                        // a first place before its lowest offset
+      {20, 0, 21, 0, ""},                           // after the file
       {20, 0, 4, 1, "\x20"},                        // that leaves out the first record
       {20, 0, 0, 0, ""},                            // ... and all of them
       {20, 0, 20, 0, ""},                           //
-      {20, 0, UINT64_MAX - 3, 1, "\x30"},           // sums that run over
-      {UINT64_MAX, 0, UINT64_MAX - 20, 1, "\x28"},  // a file that there cannot be
+      {20, 0, UINT64_MAX - 3, 1, "\x30"},           // sums that overflow
+      {UINT64_MAX, 0, UINT64_MAX - 20, 1, "\x28"},  // an impossible file size
   };
   for (size_t i = 0; i < lies.size(); ++i) {
     const Lie& lie = lies[i];

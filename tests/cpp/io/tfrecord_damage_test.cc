@@ -1,4 +1,4 @@
-// Whatever is wrong with a TFRecord file: exactly that is lost, and counted.
+// Any damage of a TFRecord file: exactly the damaged records are lost, and counted.
 #include <gtest/gtest.h>
 
 #include "penstock/io/crc32c.h"
@@ -21,7 +21,7 @@ struct TFRecordDamage : ::testing::Test, TFRecords {
 
   uint64_t frame_bytes(size_t record) const { return begins[record + 1] - begins[record]; }
 
-  // The file, read, when the records `lost` are missing and this many places and bytes are lost.
+  // Reads the file: the records `lost` are missing, and so many places and bytes are lost.
   void expect(const std::vector<size_t>& lost, uint64_t places, uint64_t bytes,
               const std::string& what) {
     Gained gained = read_all(open({"file"}));
@@ -85,7 +85,7 @@ TEST_F(TFRecordDamage, what_lacks_bytes_costs_itself_and_the_record_it_runs_into
                                    frame_bytes(record) + frame_bytes(record + 1) - 1,
                                    std::to_string(record)));
     file = sound;
-    file.erase(begins[record] + 3, 1);  // in the length: nothing is known of its end
+    file.erase(begins[record] + 3, 1);  // in the length: the record's end is unknown
     ASSERT_NO_FATAL_FAILURE(expect({record}, 1, frame_bytes(record) - 1, std::to_string(record)));
   }
 }
@@ -101,7 +101,7 @@ TEST_F(TFRecordDamage, two_apart_are_two_places_and_two_in_neighbouring_lengths_
                                      std::to_string(first) + " " + std::to_string(second)));
       file = sound;
       file[begins[first]] ^= 1;           // a length
-      file[begins[second + 1] - 1] ^= 1;  // a payload's checksum: no place to go on at either
+      file[begins[second + 1] - 1] ^= 1;  // a payload's checksum, too
       ASSERT_NO_FATAL_FAILURE(expect({first, second}, second == first + 1 ? 1 : 2,
                                      frame_bytes(first) + frame_bytes(second),
                                      std::to_string(first) + " " + std::to_string(second)));

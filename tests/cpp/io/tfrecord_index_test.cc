@@ -11,7 +11,7 @@ struct TFRecordIndexTest : ::testing::Test, TFRecords {};
 TEST_F(TFRecordIndexTest, places_follow_one_another_and_cover_the_file) {
   auto some = payloads(1000);
   some[300].resize(20'000);
-  some[301].resize(300'000);  // larger than what is read at once
+  some[301].resize(300'000);  // larger than one read
   some[302].resize(65'536);
   const std::string& file = write("file", some);
   RecordIndex found = index("file");
@@ -73,7 +73,7 @@ TEST_F(TFRecordIndexTest, one_sees_how_far_it_is_and_can_stop_it) {
   }
 }
 
-// A search through garbage goes on where the record is, wherever the pieces end that are read.
+// A search through garbage finds the next record, for any ends of the pieces that are read.
 TEST_F(TFRecordIndexTest, a_record_is_found_behind_any_stretch) {
   const std::string record = write("one", {std::string(100, 'r')});
   for (size_t stretch = 65'400; stretch < 65'700; ++stretch) {

@@ -25,7 +25,7 @@ struct TFRecordReaderTest : ::testing::Test, TFRecords {
 
 TEST_F(TFRecordReaderTest, records_of_many_files_are_one_range) {
   std::vector<std::string> paths, all;
-  for (size_t i = 0; i < 100; ++i) {  // empty ones among them, at the ends too
+  for (size_t i = 0; i < 100; ++i) {  // some are empty, also the first and the last
     auto some = payloads(i % 10 == 0 || i == 99 ? 0 : i, i);
     paths.push_back("file-" + std::to_string(i));
     write(paths.back(), some);
@@ -35,7 +35,7 @@ TEST_F(TFRecordReaderTest, records_of_many_files_are_one_range) {
   EXPECT_EQ(opened->size(), all.size());
   EXPECT_EQ(read_all(opened).payloads, all);
   std::vector<uint64_t> records;
-  for (uint64_t i = 0; i < 1000; ++i) {  // in no order, some twice
+  for (uint64_t i = 0; i < 1000; ++i) {  // in random order, some twice
     records.push_back(i * i * 7919 % all.size());
     if (records.size() < 64) continue;
     reader->read(records);
@@ -51,7 +51,7 @@ TEST_F(TFRecordReaderTest, neighbours_are_read_together) {
   write("file", some);
   open_reader({"file"});
   std::vector<uint64_t> records(64);
-  std::iota(records.rbegin(), records.rend(), 100);  // whatever their order
+  std::iota(records.rbegin(), records.rend(), 100);  // in any order
   files->reads = 0;
   reader->read(records);
   EXPECT_EQ(files->reads, 1);
@@ -69,12 +69,12 @@ TEST_F(TFRecordReaderTest, a_disk_that_takes_its_time_hears_what_is_wanted_next)
   const int before = files->expected;
   reader->read(far);
   EXPECT_EQ(files->expected - before, 64);
-  reader->read(near);  // one stretch, which the system reads ahead in
+  reader->read(near);  // one contiguous range, in which the system reads ahead
   EXPECT_EQ(files->expected - before, 64);
   reader->read(far);
   EXPECT_EQ(files->expected - before, 128);
 #ifndef PENSTOCK_SANITIZED  // there a copy takes as long as a disk
-  // And no more once it comes at once.
+  // It stops when reads are fast again.
   files->before_read("file", {});
   const uint64_t until = now_ns() + 60'000'000'000;
   for (int last = -1; last != files->expected && now_ns() < until;) {

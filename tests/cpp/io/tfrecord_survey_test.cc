@@ -32,7 +32,7 @@ struct TFRecordSurveyTest : ::testing::Test, TFRecords {
 
 TEST_F(TFRecordSurveyTest, every_record_is_visited_and_counted) {
   std::vector<std::string> some = payloads(1000);
-  some.emplace_back(3 << 20, 'x');  // more than is read at a time
+  some.emplace_back(3 << 20, 'x');  // more than one read
   some.emplace_back("");
   const std::string& file = write("file", some);
   Progress progress;

@@ -22,7 +22,7 @@ inline std::string compressed(const std::string& bytes, Compression compression)
   return files["file"];
 }
 
-// What the tests of TFRecord share: files of records, and all that a reader gets out of them.
+// Shared by the tests of TFRecord: files of records, and reading all of their records.
 struct TFRecords {
   std::shared_ptr<MemoryFiles> files = std::make_shared<MemoryFiles>();
   std::shared_ptr<FilePool> pool = std::make_shared<FilePool>(files);

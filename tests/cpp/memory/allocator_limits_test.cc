@@ -1,4 +1,4 @@
-// What a process may not do, or may do no more: limits of its memory, and a forked child.
+// Restrictions of a process: limits of its memory, and a forked child.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

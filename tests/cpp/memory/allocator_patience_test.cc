@@ -1,4 +1,4 @@
-// Allocator::Options::wait_for_returns: when a block is waited for rather than made.
+// Allocator::Options::wait_for_returns: when the allocator waits for a block instead of growing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 using testing::kMiB;
 using testing::region_of;
 
-// A thread returns the leases of two blocks in turn, each a moment after the next was asked for.
+// A thread returns the leases of two blocks in turn, each shortly after the next request.
 TEST(AllocatorPatience, waits_for_what_comes_back_rather_than_grow) {
   constexpr size_t kBytes = 64 * kMiB;
   uint64_t least_faulted = UINT64_MAX;
@@ -50,8 +50,8 @@ TEST(AllocatorPatience, waits_for_what_comes_back_rather_than_grow) {
   EXPECT_LE(least_faulted, 2 * kBytes + kMiB);
 }
 
-// Where the consumer is slower than the worker each block could be waited for; but the queue is to
-// be filled.
+// If the consumer is slower than the worker, the allocator could wait for each block; but the queue
+// must be filled.
 TEST(AllocatorPatience, grows_once_it_has_waited_for_long_enough) {
   constexpr size_t kBytes = 64 * kMiB, kQueue = 6;
   Allocator::Options options;
@@ -59,7 +59,7 @@ TEST(AllocatorPatience, grows_once_it_has_waited_for_long_enough) {
   Allocator allocator(region_of(1024 * kMiB), options);
   const uint64_t begun = now_ns();
   allocator.release(allocator.allocate(kBytes));
-  const std::chrono::nanoseconds third((now_ns() - begun) / 3);  // of what faulting in takes
+  const std::chrono::nanoseconds third((now_ns() - begun) / 3);  // of the time to fault pages in
   std::mutex mutex;
   std::deque<Lease> queue;
   bool over = false;
@@ -108,7 +108,7 @@ TEST(AllocatorPatience, waits_once_for_what_comes_back_no_more) {
   more();
   leases.clear();
   for (int i = 0; i < 10; ++i) more();
-  EXPECT_LE(allocator.stats().waits, 1u);  // 0 where this thread was away for longer than that
+  EXPECT_LE(allocator.stats().waits, 1u);  // 0 if this thread was descheduled for longer
   EXPECT_EQ(leases.size(), 10u);
 }
 

@@ -63,7 +63,7 @@ TEST(Allocator, recycled_memory_is_never_faulted_anew) {
     }
     for (void* block : blocks) allocator.release(block);
   };
-  for (int i = 0; i < 3; ++i) round();  // until everything has found its place
+  for (int i = 0; i < 3; ++i) round();  // until the places are stable
   uint64_t faulted = allocator.stats().faulted_bytes;
   for (int i = 0; i < 100; ++i) round();
   EXPECT_EQ(allocator.stats().faulted_bytes, faulted);
@@ -74,7 +74,7 @@ TEST(Allocator, equal_blocks_use_all_that_is_free_before_it_grows) {
   std::vector<void*> blocks;
   for (int i = 0; i < 16; ++i) blocks.push_back(allocator.allocate(4 * kMiB));
   uint64_t faulted = allocator.stats().faulted_bytes;
-  for (int i = 0; i < 12; ++i) allocator.release(blocks[i]);  // now one long stretch
+  for (int i = 0; i < 12; ++i) allocator.release(blocks[i]);  // now one contiguous range
   for (int i = 0; i < 12; ++i) blocks[i] = allocator.allocate(4 * kMiB);
   EXPECT_EQ(allocator.stats().faulted_bytes, faulted);
 }
@@ -87,7 +87,7 @@ TEST(Allocator, small_blocks_do_not_cost_a_large_one_its_place) {
     void* temporary = allocator.allocate(64 * kMiB);
     void* batch = allocator.allocate(32 * kMiB);
     allocator.release(temporary);
-    kept.push_back(allocator.allocate(100'000));  // lives on, where the temporary was
+    kept.push_back(allocator.allocate(100'000));  // kept, in the memory of the temporary
     allocator.release(batch);
     if (i == 0) faulted = allocator.stats().faulted_bytes;
   }
@@ -265,7 +265,7 @@ TEST(Allocator, random_use_never_overwrites_a_live_or_leased_block) {
       bool borrowed = std::any_of(lent.begin(), lent.end(), [&](const Lent& each_lent) {
         return each_lent.offset == offset;
       });
-      if (borrowed) continue;  // writing to it would be ours to answer for
+      if (borrowed) continue;  // the test must not write to it
       void* moved = allocator.resize(block, bytes);
       if (moved == nullptr) continue;
       owned.erase(each);
@@ -302,7 +302,7 @@ TEST(Allocator, random_use_never_overwrites_a_live_or_leased_block) {
 TEST(Allocator, large_temporaries_beside_leases_commit_at_most_a_quarter_more_than_is_live) {
   auto region = region_of(1024 * kMiB);
   Allocator allocator(region);
-  constexpr size_t kSingle = 15414067;  // a tenth of the article's batches
+  constexpr size_t kSingle = 15414067;  // a tenth of a batch of bench/cases/large_items.py
   std::deque<Lease> held;
   for (int step = 0; step < 300; ++step) {
     void* wide = allocator.allocate(2 * kSingle);
@@ -318,12 +318,12 @@ TEST(Allocator, large_temporaries_beside_leases_commit_at_most_a_quarter_more_th
   EXPECT_EQ(stats.faulted_bytes, stats.peak_committed_bytes) << "nothing was faulted twice";
 }
 
-// Whatever is taken in between, and whenever the record of leases first needs a page.
+// For any allocations in between, and any time at which the record of leases first needs a page.
 TEST(Allocator, small_blocks_cost_large_ones_neither_their_place_nor_growth_without_end) {
   struct Case {
-    size_t small_bytes;  // up to
-    size_t kept;         // of them
-    double committed;    // at most this many times what was live
+    size_t small_bytes;  // size of the largest small block
+    size_t kept;         // number of small blocks kept
+    double committed;    // largest ratio of committed to live bytes
   };
   for (Case use :
        {Case{0, 0, 1.01}, Case{600000, 0, 1.25}, Case{9000, 2000, 1.25}, Case{900000, 60, 1.35}}) {

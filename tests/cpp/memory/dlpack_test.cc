@@ -71,7 +71,7 @@ TEST(Dlpack, the_deleter_drops_the_lease_on_any_thread) {
   EXPECT_EQ(allocator.stats().live_blocks, 0u);
 }
 
-// A producer of our own, as another framework would be.
+// A producer that behaves like another framework.
 struct Producer {
   int64_t shape[2] = {2, 2};
   int64_t strides[2] = {2, 1};

@@ -1,4 +1,4 @@
-// Leases in other processes than the allocator's: children, owners that were killed, forks.
+// Leases in processes other than the allocator's: children, killed owners, forks.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -82,7 +82,7 @@ TEST(Lease, views_outlive_a_killed_owner) {
   kill(child, SIGKILL);
   EXPECT_NE(status_of(child), 0);
   for (size_t i = 0; i < kMiB; i += 512) ASSERT_EQ(lease.data()[i], std::byte{78});
-  lease.data()[0] = std::byte{1};  // and may be written
+  lease.data()[0] = std::byte{1};  // and is writeable
   lease.reset();
 }
 
@@ -92,7 +92,7 @@ TEST(Lease, thousands_of_blocks_go_to_another_process_and_come_back_whole) {
     Ref ref;
     uint64_t stamp;
   };
-  auto region = region_of(64 * kMiB);  // small: blocks are reused all the time
+  auto region = region_of(64 * kMiB);  // small, so blocks are reused often
   Gate to_child;
   pid_t child = start_child([&] {
     auto mine = Region::open(region->fd());
@@ -121,7 +121,7 @@ TEST(Lease, thousands_of_blocks_go_to_another_process_and_come_back_whole) {
     size_t bytes = 16 + random() % (i % 8 == 0 ? 1000000 : 10000);
     std::byte* block = nullptr;
     std::optional<Ref> ref;
-    while (!ref) {  // until the child gave enough back, also for the record of leases
+    while (!ref) {  // until the child has returned enough, also for the record of leases
       allocator.release(block);
       block = static_cast<std::byte*>(allocator.allocate(bytes));
       if (block != nullptr) ref = allocator.share(block);

@@ -112,7 +112,7 @@ TEST(Lease, stale_and_double_returns_are_counted_and_harm_nobody) {
   Ref first = allocator.share(block).value();
   allocator.release(block);
   region->return_lease(first);
-  region->return_lease(first);  // on the return stack already
+  region->return_lease(first);  // already on the return stack
   EXPECT_EQ(region->stale_returns(), 1u);
   void* again = allocator.allocate(100);
   EXPECT_EQ(again, block);
@@ -157,7 +157,7 @@ TEST(Lease, a_damaged_return_stack_or_header_is_noticed) {
   EXPECT_EQ(allocator.stats().live_blocks, 0u);
   EXPECT_EQ(allocator.stats().stale_returns, 7u);
 
-  // A count that was overwritten: the block is lost, and nothing else.
+  // A count that was overwritten: only that block is lost.
   void* third = allocator.allocate(100);
   Ref third_ref = allocator.share(third).value();
   region->header_at(third_ref.offset)->state = 0;

@@ -16,7 +16,7 @@ namespace {
 
 using testing::kMiB;
 
-struct Place {  // as on a board: the entries do not follow on one another
+struct Place {  // as in a shared board: entries are not adjacent
   LedgerEntry entry{};
   std::array<char, 100> other{};
 };
@@ -98,7 +98,7 @@ TEST_F(LedgerTest, what_is_in_use_is_never_given_back) {
 TEST_F(LedgerTest, what_leases_returned_is_not_in_use_though_nobody_collected_it) {
   std::vector<Lease> leases = lend(*a, 6);
   leases.clear();             // by the consumer, while the worker of `a` is busy or asleep
-  auto blocks = take(*b, 6);  // in use at once were never more than six
+  auto blocks = take(*b, 6);  // at most six were in use at a time
   EXPECT_EQ(most_live.load(), 24 * kMiB);
   give(*b, blocks);
   a->collect();
@@ -138,7 +138,7 @@ TEST_F(LedgerTest, the_last_lease_takes_its_block_off_in_any_process) {
   EXPECT_EQ(in_use(0), 4 * kMiB);
   ASSERT_TRUE(return_in_child(second));
   EXPECT_EQ(in_use(0), 0u);
-  ASSERT_TRUE(return_in_child(second));  // once too often: ignored
+  ASSERT_TRUE(return_in_child(second));  // returned twice: ignored
   a->collect();
   EXPECT_EQ(in_use(0), 0u);
   EXPECT_EQ(a->stats().live_bytes, 0u);
@@ -146,7 +146,7 @@ TEST_F(LedgerTest, the_last_lease_takes_its_block_off_in_any_process) {
 
 TEST_F(LedgerTest, a_block_counts_for_as_long_as_it_was_resized_to) {
   void* room = a->allocate(12 * kMiB);
-  a->lease(room).reset();  // the page for headers comes to lie behind it
+  a->lease(room).reset();  // the page for headers is allocated after it
   a->release(room);
   void* block = a->allocate(4 * kMiB);
   ASSERT_EQ(a->resize(block, 6 * kMiB), block);
@@ -154,7 +154,7 @@ TEST_F(LedgerTest, a_block_counts_for_as_long_as_it_was_resized_to) {
   Lease lease = a->lease(block);
   ASSERT_EQ(a->resize(block, 8 * kMiB), block);
   EXPECT_EQ(in_use(0), 8 * kMiB);
-  ASSERT_EQ(a->resize(block, 2 * kMiB), block);  // the lease sees it whole
+  ASSERT_EQ(a->resize(block, 2 * kMiB), block);  // the lease covers all of it
   EXPECT_EQ(in_use(0), 8 * kMiB);
   a->release(block);
   lease.reset();

@@ -160,7 +160,7 @@ TEST(Region, a_reader_with_less_address_space_maps_what_is_committed) {
   EXPECT_TRUE(holds_in_child([&] {
     rlimit now{};
     getrlimit(RLIMIT_AS, &now);
-    now.rlim_cur = (size_t{8} << 30) + (size_t{512} << 20);  // what fork left us, and a little
+    now.rlim_cur = (size_t{8} << 30) + (size_t{512} << 20);  // a little more than the current size
     setrlimit(RLIMIT_AS, &now);
     auto mine = Region::open(fd);
     return mine->reserve() < size_t{8} << 30 && mine->committed() == 32 * kUnit &&

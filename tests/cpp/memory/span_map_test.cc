@@ -13,7 +13,7 @@
 namespace penstock {
 namespace {
 
-// A region of which all that was ever needed has pages.
+// A region in which all memory that was ever used has pages.
 struct World {
   SpanMap spans{1};
   Backing backing;
@@ -92,7 +92,8 @@ TEST(SpanMap, agrees_with_a_model_under_random_use) {
   EXPECT_EQ(world.spans.tail(), world.spans.end() - 1) << "all merged again";
 }
 
-// The article: float64 temporaries of 308 MB, float32 results of 154 MB of which several are held.
+// The case of bench/cases/large_items.py: float64 temporaries of 308 MB, float32 results of 154 MB,
+// several of which are held.
 TEST(SpanMap, large_temporaries_and_leases_returned_late_waste_little) {
   constexpr uint32_t kDouble = 4704;
   constexpr uint32_t kSingle = 2352;

@@ -10,7 +10,7 @@
 #include "penstock/base/descriptor_message.h"
 #include "tests/cpp/net/line.h"
 
-// What a connection does when the other end, or the network, does what it should not.
+// A connection whose other end, or network, misbehaves.
 namespace penstock::net {
 namespace {
 
@@ -29,7 +29,7 @@ constexpr char kUnix[] = "unix:@";
 
 LinkOptions encrypted() { return {{}, kSecret, true}; }
 
-// A message as it is on the wire; `change` is made to its header.
+// The bytes of a message, with `change` applied to its header.
 template <typename Change>
 Bytes wire(std::string_view head, size_t body_bytes, Tls* tls, Change change) {
   FrameHeader header;
@@ -53,8 +53,8 @@ Bytes wire(std::string_view head, size_t body_bytes, Tls* tls = nullptr) {
   return wire(head, body_bytes, tls, [](FrameHeader&) {});
 }
 
-// Takes all that comes, bodies too, until there is no more. What was received of the last body is
-// in memory that a sanitizer knows the bounds of.
+// Receives everything, including bodies, until the end. The received part of the last body is in
+// memory of exactly its size, so a sanitizer detects errors.
 size_t take_all(Connection& connection) {
   size_t messages = 0;
   while (auto got = connection.receive(60)) {
@@ -104,7 +104,7 @@ TEST(Faults, an_encrypted_line_cut_or_changed_anywhere_yields_nothing_wrong) {
       line.send(all);
       line.a.reset();
       const Code code = code_of([&] { take_all(*line.b); });
-      // A record that says it is longer is waited for.
+      // The receiver waits for the rest of a record with a larger length.
       EXPECT_TRUE(code == Code::kClosed || (!cut && code == Code::kDataLoss));
       EXPECT_TRUE(line.b->closed());
     }
@@ -222,7 +222,7 @@ TEST(Faults, an_end_that_takes_nothing_is_given_up) {
 
 struct Enough {};
 
-// A line whose ends look around while they wait, and have enough of it at the third time.
+// A connection whose ends check a callback while they wait, and give up at the third check.
 LinkOptions impatient(LinkOptions options, int& looks) {
   options.while_waiting = [&looks] {
     if (++looks == 3) throw Enough();
@@ -270,7 +270,7 @@ TEST(Faults, who_waits_for_the_beginning_of_a_message_looks_around) {
       RawLine line(kind, impatient(is_encrypted ? encrypted() : LinkOptions{}, looks));
       EXPECT_EQ(code_of([&] { line.b->receive(0.15); }), Code::kTimeout);
       EXPECT_GE(looks, 1);
-      EXPECT_LE(looks, 2);  // where the machine was busy just then
+      EXPECT_LE(looks, 2);  // 2 if the machine was busy
       EXPECT_THROW(line.b->receive(60), Enough);
       EXPECT_EQ(looks, 3);
     }
@@ -278,7 +278,7 @@ TEST(Faults, who_waits_for_the_beginning_of_a_message_looks_around) {
 }
 
 TEST(Faults, who_connects_to_one_that_is_stopped_looks_around) {
-  const Listener stopped(kTcp);  // nobody is in accept()
+  const Listener stopped(kTcp);  // no thread is in accept()
   int looks = 0;
   const ConnectOptions options{impatient({}, looks), 60};
   EXPECT_THROW(connect(stopped.address(), options), Enough);
@@ -337,7 +337,7 @@ TEST(Faults, a_reset_wakes_who_sends) {
   });
   std::byte one;
   ASSERT_EQ(recv(line.a.get(), &one, 1, 0), 1);
-  line.a.reset();  // with bytes that nobody read: a reset
+  line.a.reset();  // with unread bytes: a reset
   sender.join();
   EXPECT_EQ(code, Code::kClosed);
 }

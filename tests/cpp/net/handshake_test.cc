@@ -17,14 +17,14 @@ using testing::kSecret;
 using Side = Handshake::Side;
 using Bytes = std::vector<std::byte>;
 
-// What one end has come to.
+// The state of one end.
 enum class End { kUnderWay, kComplete, kRefused, kInvalidArgument, kDataLoss };
 
 struct Party {
   Party(Side side, const std::string& secret, bool encrypt = false)
       : handshake(side, secret, encrypt, side == Side::kServer ? "client" : "server") {}
 
-  // Takes bytes as they come, all of those that it wants at once or one by one.
+  // Takes received bytes, all requested ones at once or one by one.
   void take(std::span<const std::byte> bytes, bool one_by_one = false) {
     while (!bytes.empty() && end() == End::kUnderWay) {
       const auto into = handshake.incoming();
@@ -60,7 +60,8 @@ struct Party {
   std::string text;
 };
 
-// Both until neither has anything to say. `change` sees each message, the first one's number is 0.
+// Runs both ends until neither sends anything. `change` may modify each message; numbers begin at
+// 0.
 using Tampering = std::function<void(int, Bytes&)>;
 void talk(Party& server, Party& client, const Tampering& change = {}, bool one_by_one = false) {
   int number = 0;
@@ -137,7 +138,7 @@ TEST(Handshake, another_secret_is_refused_and_the_servers_proof_is_not_shown) {
                           [](std::byte each) { return each == std::byte{0}; }));
 }
 
-// An enemy that listens at the server's address says yes to everybody.
+// An attacker that listens at the server's address accepts every client.
 TEST(Handshake, a_server_without_the_secret_is_not_trusted) {
   Party server(Side::kServer, "what the enemy guesses"), client(Side::kClient, kSecret);
   talk(server, client, [](int number, Bytes& said) {
@@ -179,7 +180,7 @@ TEST(Handshake, no_changed_byte_lets_anybody_in) {
         });
         const bool client_in = client.end() == End::kComplete;
         EXPECT_FALSE(client_in) << "message " << message << ", byte " << at;
-        // Only the client can notice what happened to the last message.
+        // Only the client can detect a change of the last message.
         EXPECT_TRUE(message == 2 || server.end() != End::kComplete)
             << "message " << message << ", byte " << at;
       }
@@ -188,7 +189,7 @@ TEST(Handshake, no_changed_byte_lets_anybody_in) {
   }
 }
 
-// What TLS says is its own to check; a record's version it leaves alone.
+// TLS checks its own messages, except for a record's version.
 TEST(Handshake, nobody_speaks_over_a_line_whose_tls_was_changed) {
   for (int message = 3; message < 6; ++message) {
     for (size_t at = 0, size = 1; at < size; ++at) {

@@ -23,7 +23,7 @@ namespace penstock::net::testing {
 
 inline constexpr char kSecret[] = "a secret of tests";
 
-// accept() in a thread, meanwhile `other`, and what came.
+// Runs accept() in a thread and `other` in this one; returns the accepted connection.
 template <typename Function>
 std::unique_ptr<Connection> accept_while(Listener& listener, Function other) {
   std::unique_ptr<Connection> accepted;
@@ -47,7 +47,7 @@ struct Line {
   std::unique_ptr<Connection> a, b;
 };
 
-// A connected socket that no Connection has to do with.
+// A connected socket without a Connection.
 inline os::Fd raw_socket(const std::string& address) {
   const SocketAddress where = resolve(address).front();
   os::Fd fd(socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));

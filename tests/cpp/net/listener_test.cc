@@ -39,7 +39,7 @@ ConnectOptions connect_with(const std::string& secret) {
   return options;
 }
 
-// Reads until the other end hangs up; how many bytes came.
+// Reads until the other end hangs up; returns the number of bytes.
 size_t read_to_end(int fd) {
   char bytes[256];
   size_t total = 0;
@@ -147,7 +147,7 @@ TEST(Listener, the_silent_the_slow_and_the_garbled_hold_up_nobody) {
     if (i % 4 == 3) strangers.back().reset();
   }
   auto in = accept_while(listener, [&] { connect(listener.address(), connect_with(kSecret)); });
-  // Who cannot be one of us is gone already: a hello came, and then the end.
+  // Peers with an invalid hello are already disconnected: they received a hello and then the end.
   for (size_t i = 2; i < strangers.size(); i += 4) EXPECT_LE(read_to_end(strangers[i].get()), 48u);
 }
 
@@ -171,7 +171,7 @@ TEST(Listener, of_too_many_strangers_the_oldest_go) {
   for (int i = 0; i < 12; ++i) strangers.push_back(raw_socket(listener.address()));
   std::thread accepting([&] { EXPECT_FALSE(listener.accept(kForEver)); });
   for (int i = 0; i < 8; ++i) EXPECT_LE(read_to_end(strangers[static_cast<size_t>(i)].get()), 48u);
-  // The last four are still at it.
+  // The last four are still in the handshake.
   pollfd last{strangers[11].get(), POLLIN, 0};
   ASSERT_EQ(poll(&last, 1, 60'000), 1);
   char hello[48];
@@ -257,7 +257,7 @@ TEST_F(Forks, processes_of_another_user_are_neither_let_in_nor_believed) {
     std::filesystem::permissions(file, std::filesystem::perms::all);
     const pid_t other = start_child([&] {
       if (setuid(65534) != 0) return false;
-      // Our own check refuses the server; and without it, the server hangs up unheard.
+      // This end's check rejects the server; without that check, the server hangs up silently.
       if (code_of([&] { connect("unix:" + file); }) != Code::kInvalidArgument) return false;
       const os::Fd raw = raw_socket("unix:" + file);
       return read_to_end(raw.get()) == 0;

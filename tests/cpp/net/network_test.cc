@@ -22,7 +22,7 @@ LinkOptions options(bool encrypt) {
   return result;
 }
 
-// Answers each message by its own head and body, to one after the other who connects.
+// Answers each message with the same head and body, one connection after the other.
 class Echo {
  public:
   explicit Echo(const LinkOptions& link) : listener_("tcp://127.0.0.1:0", ListenOptions{link}) {
@@ -36,7 +36,7 @@ class Echo {
             line->send(got->head, parts);
           }
         } catch (const Error&) {
-          // This one is of no use any more; the next.
+          // This connection is broken; take the next one.
         }
       }
     });
@@ -52,7 +52,7 @@ class Echo {
   std::thread thread_;
 };
 
-// Whether what came back is what was sent; throws where nothing came.
+// Whether the answer equals the message; throws if there is no answer.
 bool echoes(const std::string& address, const LinkOptions& link, size_t bytes,
             double patience_s = 60) {
   auto line = connect(address, ConnectOptions{link, patience_s});
@@ -71,7 +71,7 @@ bool echoes_at_last(const std::string& address, const LinkOptions& link, size_t 
     try {
       return echoes(address, link, bytes);
     } catch (const Error&) {
-      // Once more.
+      // Try again.
     }
   }
   return false;
@@ -81,7 +81,7 @@ TEST(Network, what_comes_through_is_whole_or_an_error_and_the_next_attempt_succe
   constexpr size_t kBytes = 1000;
   for (const bool encrypt : {false, true}) {
     for (const Fault::Kind kind : {Fault::kCut, Fault::kFreeze, Fault::kRepeat}) {
-      // TCP itself repeats nothing: only an encrypted line notices who puts in bytes.
+      // TCP itself never repeats bytes: only encryption detects inserted ones.
       if (kind == Fault::kRepeat && !encrypt) continue;
       std::vector<Fault> plan;
       const size_t step = kind == Fault::kFreeze ? 700 : 97;
@@ -94,7 +94,7 @@ TEST(Network, what_comes_through_is_whole_or_an_error_and_the_next_attempt_succe
       size_t failed = 0;
       while (proxy.connections() < plan.size()) {
         try {
-          // What was said before the fault may have been enough.
+          // The messages before the fault may have been sufficient.
           EXPECT_TRUE(echoes(proxy.address(), options(encrypt), kBytes, 0.3));
         } catch (const Error& error) {
           EXPECT_TRUE(error.code() == Code::kClosed || error.code() == Code::kTimeout ||
@@ -104,7 +104,7 @@ TEST(Network, what_comes_through_is_whole_or_an_error_and_the_next_attempt_succe
         }
       }
       EXPECT_GT(failed, plan.size() / 2);
-      // The network is well again; only a machine that is too busy makes another attempt necessary.
+      // The network works again; only a very busy machine makes another attempt necessary.
       LinkOptions patient = options(encrypt);
       patient.stall_timeout_s = 60;
       EXPECT_TRUE(echoes_at_last(proxy.address(), patient, kBytes));

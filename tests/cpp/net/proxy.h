@@ -19,23 +19,22 @@
 
 namespace penstock::net::testing {
 
-// What is done to one connection, once so many bytes went through it in one direction.
+// A fault of one connection, after so many bytes in one direction.
 struct Fault {
   enum Kind {
     kNone,
     kCut,     // the connection is reset, at both ends
-    kRepeat,  // the last bytes come once more
-    kFreeze,  // nothing comes any more, and nobody hangs up
-    kTrickle  // from the first byte on until then, byte by byte, and late
+    kRepeat,  // the last bytes are sent again
+    kFreeze,  // no more bytes are sent, and no end hangs up
+    kTrickle  // up to that byte, bytes are sent one by one, with delays
   };
   Kind kind = kNone;
   size_t after = 0;
   bool from_client = true;
 };
 
-// A network on loopback that is as bad as it is asked to be: connections to address() go on to
-// another address; the n-th suffers the plan's n-th fault, those after the plan none. It may keep
-// what it sees.
+// A proxy on loopback with faults: connections to address() are forwarded to another address. The
+// n-th connection has the plan's n-th fault, later ones have none. It may record the bytes.
 class Proxy {
  public:
   enum class Keeps { kNothing, kFromClients, kAll };
@@ -60,8 +59,8 @@ class Proxy {
 
   const std::string& address() const { return address_; }
   size_t connections() const { return connections_; }
-  size_t faults() const { return faults_; }  // that have happened
-  // What was kept so far: first all that clients said, then all that they were answered.
+  size_t faults() const { return faults_; }  // number of faults so far
+  // The recorded bytes: first those of all clients, then those of the server.
   std::vector<std::byte> passed() const {
     std::lock_guard lock(kept_mutex_);
     std::vector<std::byte> all = kept_[0];
@@ -78,7 +77,7 @@ class Proxy {
       shutdown(client.get(), SHUT_RDWR);
       shutdown(server.get(), SHUT_RDWR);
     }
-    // What is on its way is lost.
+    // Bytes in transit are lost.
     void reset() const {
       const linger now{1, 0};
       setsockopt(client.get(), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
@@ -93,7 +92,7 @@ class Proxy {
       if (!client) return;
       const SocketAddress where = resolve(upstream_).front();
       os::Fd server(socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      // The server is gone for now: so is the connection.
+      // The server does not exist now: drop the connection.
       if (::connect(server.get(), where.get(), where.length) != 0) continue;
       const size_t number = connections_++;
       Route& route = lines_.emplace_back();

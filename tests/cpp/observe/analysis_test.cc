@@ -84,7 +84,7 @@ TEST(Analysis, the_wait_for_the_first_batch_says_nothing_about_those_that_follow
             std::string::npos)
       << a.verdict;
   EXPECT_FALSE(says(a, "stream"));
-  // Where next to nothing followed, it is all that there is to go by.
+  // If the rest of the run was very short, the first wait counts.
   snapshot.consumer.busy_ns = 1'000'000;
   EXPECT_EQ(analyse(snapshot).steady_wait_share, analyse(snapshot).wait_share);
   EXPECT_NE(analyse(snapshot).bottleneck, Bottleneck::kConsumer);
@@ -146,7 +146,7 @@ TEST(Analysis, fewer_batches_than_workers_for_their_bytes_is_memory) {
   EXPECT_EQ(a.bottleneck, Bottleneck::kMemory);
   EXPECT_NE(a.verdict.find("than there are workers, only 1."), std::string::npos) << a.verdict;
   EXPECT_TRUE(says(a, "Raise max_bytes"));
-  Snapshot behind = snapshot;  // the one thread that goes through the stream
+  Snapshot behind = snapshot;  // the thread that reads the stream
   behind.stream_stages = {
       {"generator(src)", behind.consumer.last_ns - behind.consumer.first_ns, 1}};
   EXPECT_EQ(analyse(behind).bottleneck, Bottleneck::kStream);
@@ -168,7 +168,7 @@ TEST(Analysis, where_a_batch_costs_less_than_handing_it_over_workers_are_no_reme
   Snapshot snapshot = sample_snapshot(2, 0.008, 0.001);
   for (WorkerSnapshot& worker : snapshot.workers) worker.figures.busy_ns -= kHandOverNs * 100;
   snapshot.stages.clear();
-  for (uint64_t idle : {0, 30}) {  // whether they have much to do, or wait for each other
+  for (uint64_t idle : {0, 30}) {  // both when they are busy and when they wait for each other
     for (WorkerSnapshot& worker : snapshot.workers) {
       worker.figures.wait_ticket_ns = idle * worker.figures.busy_ns;
     }
@@ -182,14 +182,14 @@ TEST(Analysis, where_a_batch_costs_less_than_handing_it_over_workers_are_no_reme
       EXPECT_FALSE(says(a, "Use ") || says(a, "stream"));
     }
   }
-  snapshot.mode = "inline";  // where nothing is handed over
+  snapshot.mode = "inline";  // without hand-over
   EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kUser);
   EXPECT_TRUE(says(analyse(snapshot), "workers would cost more than they gain"));
   // Something else is slow, such as the generator that the workers wait for.
   snapshot.mode = "threads";
   snapshot.consumer.wait_ns = snapshot.consumer.delivered * 5'000'000;
   EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
-  // The model never waits: small or not, it is no matter.
+  // The model never waits, so small items do not matter.
   EXPECT_EQ(analyse(sample_snapshot(2, 0.008, 50)).bottleneck, Bottleneck::kConsumer);
 }
 
@@ -223,7 +223,7 @@ TEST(Analysis, idle_workers_behind_a_busy_stream_name_its_slowest_stage) {
   EXPECT_EQ(a.bottleneck, Bottleneck::kStream);
   EXPECT_NE(a.verdict.find("the stage filter(good) takes 94 %"), std::string::npos) << a.verdict;
   EXPECT_TRUE(says(a, "Make filter(good) cheaper"));
-  // Although there are so few workers that they are not idle most of the time.
+  // Even with so few workers that they are rarely idle.
   for (WorkerSnapshot& worker : snapshot.workers) {
     worker.figures.wait_ticket_ns = worker.figures.busy_ns / 2;
   }
@@ -231,7 +231,7 @@ TEST(Analysis, idle_workers_behind_a_busy_stream_name_its_slowest_stage) {
   for (WorkerSnapshot& worker : snapshot.workers) {
     worker.figures.wait_ticket_ns = 3 * worker.figures.busy_ns;
   }
-  // One that is mostly idle itself is not what is slow.
+  // A stage that is mostly idle is not the bottleneck.
   snapshot.stream_stages[1].ns = all / 10;
   EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kSource);
 }
@@ -274,7 +274,7 @@ TEST(Analysis, in_line_the_stream_is_part_of_the_work) {
   EXPECT_TRUE(says(a, "Make filter(f) cheaper, or move expensive work into a map before it"));
   EXPECT_TRUE(says(a, "Use workers"));
   EXPECT_FALSE(says(a, "cost more than they gain"));
-  // A training step that takes far longer is what counts.
+  // A much longer training step is the bottleneck.
   snapshot.consumer.busy_ns = 100 * snapshot.consumer.wait_ns;
   EXPECT_EQ(analyse(snapshot).bottleneck, Bottleneck::kConsumer);
   EXPECT_EQ(analyse(snapshot).verdict.find("worker"), std::string::npos);

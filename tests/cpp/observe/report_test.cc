@@ -22,7 +22,7 @@ size_t count(const std::string& text, const std::string& what) {
   return n;
 }
 
-// What the page's script will parse.
+// The JSON that the page's script parses.
 Json data_of(const std::string& html) {
   const std::string open = "<script type=\"application/json\" id=\"data\">";
   const size_t begin = html.find(open) + open.size();
@@ -156,7 +156,7 @@ TEST(ChromeTrace, has_the_fields_that_viewers_need) {
   EXPECT_EQ(phases, (std::set<std::string>{"C", "M", "X", "i"}));
 }
 
-// A viewer draws what overlaps on one thread without nesting in the wrong place, or not at all.
+// A viewer draws events wrongly, or not at all, if they overlap on one thread without nesting.
 TEST(ChromeTrace, events_of_one_thread_do_not_overlap) {
   Snapshot snapshot = sample_snapshot(1, 12, 4);
   auto ring = std::make_unique<TraceRing>();

@@ -109,7 +109,7 @@ TEST(Trace, merges_more_as_the_run_grows_longer) {
   auto ring = empty_ring();
   TraceWriter writer(ring.get());
   uint64_t now = kMillisecond;
-  // 50 us pieces do not merge at first: a million would be only the last 0.8 s of 100 s.
+  // Pieces of 50 us do not merge at first: without merging, only the last 0.8 s of 100 s would fit.
   constexpr uint64_t kPieces = 1'000'000;
   for (uint64_t i = 0; i < kPieces; ++i) {
     writer.record(TraceKind::kUser, now, now + 50 * kUs, 0, i);
@@ -126,7 +126,7 @@ TEST(Trace, a_new_writer_goes_on_after_one_that_was_killed_inside_an_event) {
   {
     TraceWriter writer(ring.get());
     writer.record(TraceKind::kUser, 1 * kMillisecond, 2 * kMillisecond, 0, 1);
-    // The next event was begun, and its writer got as far as this.
+    // The next event was begun, and its writer stopped here.
     ring->begun.store(2);
     ring->events[1].begin_ns.store(2 * kMillisecond);
     ring->events[1].time.store(UINT64_MAX);
@@ -151,7 +151,7 @@ TEST(Trace, any_bytes_in_the_ring_are_read_without_harm) {
   EXPECT_TRUE(events_of(*ring).empty());  // a kind that does not exist
 }
 
-// Each event's fields are made from one number, so a torn one shows.
+// Each event's fields are derived from one number, so a torn event is detected.
 TEST(Trace, a_reader_that_is_lapped_sees_no_torn_event) {
   auto ring = empty_ring();
   std::atomic<bool> stop{false};
@@ -165,7 +165,7 @@ TEST(Trace, a_reader_that_is_lapped_sees_no_torn_event) {
   });
   uint64_t seen = 0;
   uint64_t rounds = 0;
-  // Until the ring was certainly lapped, and whole events were seen meanwhile.
+  // Until the writer has lapped the ring, and whole events were read meanwhile.
   while (ring->begun.load() < 20 * TraceRing::kCapacity || seen < 10'000) {
     const auto events = events_of(*ring);
     if (events.empty()) std::this_thread::yield();  // the writer has not had a core yet

@@ -40,7 +40,7 @@ std::vector<Example> elements(uint64_t count, std::minstd_rand& draw) {
   return made;
 }
 
-// A block in memory of its own, written the slow way.
+// A block in its own memory, written by a simple implementation.
 struct Written {
   std::shared_ptr<std::vector<uint64_t>> memory;
   uint64_t bytes = 0;
@@ -158,7 +158,8 @@ TEST(Block, rows_that_are_not_there_are_an_error) {
   EXPECT_THROW(block.rows(1, 2).row(1), Error);
 }
 
-// Any size cut, any byte of what says where things are changed: the same rows, or DataLoss.
+// Truncated at any size, or with any byte of the offsets and shapes changed: the same rows, or
+// DataLoss.
 TEST(Block, bytes_that_are_no_block_are_data_loss) {
   std::minstd_rand draw(5);
   SpecRef spec = spec_of_all_kinds();

@@ -1,4 +1,4 @@
-// Batches of arrays in memory, whose rows only have to be copied; and such as a sampler lists.
+// Batches of arrays in memory, whose rows are only copied; also with indices listed by a sampler.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -119,7 +119,7 @@ class FixedLists : public Tickets {
   Allocator& arena_;
 };
 
-// A plan over listed batches, worked on in line.
+// A plan over listed batches, run in line.
 class Listed {
  public:
   explicit Listed(Lists lists)
@@ -135,7 +135,7 @@ class Listed {
     scheduler_.begin_epoch();
   }
 
-  // Nothing: the epoch is over. Throws what the batch failed with.
+  // The next batch; nothing at the epoch's end. Throws the batch's error.
   std::optional<Example> next() {
     for (;;) {
       switch (scheduler_.poll(epoch_)) {

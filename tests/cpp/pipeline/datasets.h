@@ -57,12 +57,12 @@ inline std::vector<int64_t> flat(const Batches& batches) {
   return all;
 }
 
-// The numbers of workers with which a Loader must do the same.
+// Numbers of workers; a Loader's results must be the same for all.
 inline constexpr uint32_t kWorkers[] = {0, 1, 2, 4};
 
 inline Example item(uint64_t index) { return {{"index", scalar(static_cast<int64_t>(index))}}; }
 
-// Samples that say who they are: {index, x: 3 floats, draw: a random number of the sample's own}.
+// Samples with their index: {index, x: 3 floats, draw: a random number of the sample}.
 class NumberedSamples {
  public:
   explicit NumberedSamples(uint64_t length) : length_(length) {}
@@ -77,7 +77,7 @@ class NumberedSamples {
   uint64_t length_;
 };
 
-// A dataset of a function.
+// A dataset whose samples are made by a function.
 class Made {
  public:
   using Get = std::function<Example(uint64_t, SampleContext&)>;
@@ -90,7 +90,7 @@ class Made {
   Get get_;
 };
 
-// Something that threads wait for, once.
+// A one-time event that threads wait for.
 class Gate {
  public:
   void open() {

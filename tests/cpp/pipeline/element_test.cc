@@ -65,7 +65,7 @@ TEST(ElementSpec, refuses_what_cannot_be) {
   EXPECT_EQ(code_of({{"a", kDense, DType::kUint8, Shape(33, 1)}}), Code::kInvalidArgument);
 }
 
-// Every prefix, and many bytes changed: a spec or a DataLoss, and never anything else.
+// Every prefix, and many changed bytes: the result is a spec or a DataLoss.
 TEST(ElementSpec, bytes_that_are_none_are_data_loss) {
   ElementSpec spec = picture();
   std::vector<std::byte> bytes(spec.bytes().begin(), spec.bytes().end());

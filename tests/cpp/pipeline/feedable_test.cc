@@ -61,7 +61,7 @@ TEST_P(FeedableWorkers, reset_begins_the_next_pass_wherever_it_is) {
   const std::string amid = feeds.state();
   feeds.reset("train");
   EXPECT_EQ(rest_of_feed(feeds, "train"), passes[1]);
-  feeds.reset("train");  // behind its end
+  feeds.reset("train");  // after its end
   EXPECT_EQ(rest_of_feed(feeds, "train"), passes[2]);
   feeds.restore(amid);
   feeds.reset("train");

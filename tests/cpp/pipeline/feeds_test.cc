@@ -65,7 +65,7 @@ TEST_P(FeedsWorkers, a_state_before_every_batch_restores_with_any_number_of_cons
   const uint64_t count = 11;
   Loader one = numbered(count).build({.workers = 0});
   const auto expected = pass_of(one), second = pass_of(one);
-  // Consumers that take at a pace of their own; the queue is 3.
+  // Consumers at different paces; the queue is 3.
   const std::vector<uint32_t> order{0, 1, 0, 1, 0, 1, 1, 0, 0, 1, 0};
   Feeds feeds(numbered(count), 2, options());
   std::vector<bool> taken(count, false);
@@ -117,7 +117,7 @@ TEST_P(FeedsWorkers, closing_one_wakes_who_waits_for_it) {
       if (++taken == 3) ahead.count_down();
     }
   });
-  ahead.wait();  // it will stop a little later, with 3 batches waiting for the other
+  ahead.wait();  // it stops a little later, when 3 batches wait for the other consumer
   feeds[1].close();
   other.join();
   EXPECT_EQ(taken, 20u);
@@ -147,7 +147,7 @@ TEST_P(FeedsWorkers, a_pass_left_in_the_middle_drops_what_was_left) {
   ASSERT_TRUE(feeds[0].next());
   ASSERT_TRUE(feeds[1].next());
   feeds[1].begin();
-  feeds[1].begin();  // nothing was taken of that one
+  feeds[1].begin();  // no batch of that pass was taken
   EXPECT_EQ(rest_of(feeds[0]).size(), 4u);
   std::vector<std::vector<Numbers>> got(2);
   each(feeds, [&](uint32_t c) { got[c] = rest_of(feeds[c]); });
@@ -250,7 +250,7 @@ TEST_P(FeedsWorkers, of_a_stream_and_of_single_elements) {
   }
 }
 
-// Batches of some bytes, pass after pass.
+// A source of batches of some bytes, pass after pass.
 class Numbered : public FeedsHub::Source {
  public:
   Numbered(uint64_t batches, uint64_t bytes) : batches_(batches), bytes_(bytes) {}
@@ -317,7 +317,7 @@ TEST(FeedsHub, whatever_consumers_do_nobody_hangs_and_batches_are_counted) {
           if (found == FeedsHub::Next::kEnd) break;
           ASSERT_EQ(*static_cast<uint64_t*>(item.value.get()), next);
           next += kConsumers;
-          if (c == 1 && next > kBatches / 2) break;  // leaves each pass in the middle
+          if (c == 1 && next > kBatches / 2) break;  // leaves each pass early
           if (c == 2 && pass == 7) return hub.close(2);
           if (c == 3) hub.state();
         }

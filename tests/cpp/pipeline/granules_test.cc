@@ -70,7 +70,7 @@ void take_some_time() {
   }
 }
 
-// The lambda's number, after some time; what it throws is the row's.
+// The lambda's number, after some time; its exception is the row's failure.
 OpRef costly(std::function<int64_t(int64_t)> f, bool inferred) {
   auto slow = [f = std::move(f)](int64_t n, const Keys&, uint32_t) {
     take_some_time();
@@ -83,7 +83,7 @@ LoaderOptions one_at_a_time(uint32_t workers = kThree) {
   return {.workers = workers, .max_bytes = 1};
 }
 
-// Tickets beyond one a batch.
+// Tickets beyond one per batch.
 uint64_t further_tickets(const Loader& feed) {
   const LoaderStats stats = feed.stats();
   return stats.workers.tickets - std::min(stats.workers.tickets, stats.delivered);
@@ -118,8 +118,8 @@ TEST_P(DividedBatch, a_batch_is_one_workers_where_each_has_one) {
                     .batch(50)
                     .build({.workers = kThree});
   EXPECT_EQ(pass_of(feed).size(), 20u);
-  // But for the first, which the consumer waits for, where it is known to be possible. The next
-  // epoch's first few are made meanwhile.
+  // Except the first batch, for which the consumer waits, if it is known to be divisible. Meanwhile
+  // the first batches of the next epoch are made.
   EXPECT_LE(further_tickets(feed), 2u + 10u + kThree);
   bool divided = false;
   for (const WorkerSnapshot& worker : feed.snapshot().workers) {
@@ -154,7 +154,7 @@ TEST_P(DividedBatch, the_first_row_that_raises_is_the_one_that_is_raised) {
 }
 
 TEST_P(DividedBatch, gaps_are_closed_and_counted_wherever_they_are) {
-  // Some of a granule, ends of granules, whole granules, and the whole of the third batch.
+  // Parts of a granule, ends of granules, whole granules, and all of the third batch.
   auto bad = [](int64_t n) {
     return n % 7 == 3 || n == 0 || n == 49 || (n >= 60 && n < 80) || (n >= 100 && n < 150);
   };
@@ -262,7 +262,7 @@ TEST(Apart, elements_that_differ_are_the_same_error_as_with_one_worker) {
 }
 
 TEST(Apart, behind_a_stream_too) {
-  // All of one shape at first, in the third batch no longer: padded after all by nobody.
+  // All of one shape at first, of several in the third batch: they are not padded.
   auto length = [](int64_t n) { return n < 100 ? 2 : n % 5; };
   Dataset dataset =
       Dataset::range(0, 300).filter(test::odd, "odd").map(slow_arrays(length), "arrays").batch(25);

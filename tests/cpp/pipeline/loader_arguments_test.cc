@@ -1,4 +1,4 @@
-// What a C++ Loader and a Dataset are given, and should not have been.
+// Invalid arguments of a C++ Loader and a Dataset.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -127,7 +127,7 @@ TEST(LoaderArguments, names_are_utf8) {
   }
 }
 
-// The text of the error that its first batch is.
+// The text of the error of its first batch.
 std::string refusal_of(const Dataset& dataset) {
   return message_of(kRefused, [&] { dataset.build({.workers = 0}).next(); });
 }

@@ -1,4 +1,4 @@
-// What becomes of a C++ Loader that is closed, destroyed or moved, at any moment.
+// A C++ Loader that is closed, destroyed or moved at any time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST(LoaderClosing, closing_from_another_thread_ends_a_waiting_consumer) {
     std::thread closer([&] {
       gate->until_waiting(1);
       std::thread opener([&] {
-        // The consumer was let go although no worker had moved.
+        // The consumer was released although no worker had progressed.
         while (!feed.closed()) std::this_thread::yield();
         gate->open();
       });
@@ -74,7 +74,7 @@ TEST(LoaderClosing, a_stuck_thread_does_not_keep_a_loader_from_ending) {
     feed.next();
     gate->until_waiting(1);
   }
-  EXPECT_GT(alive.use_count(), 1);  // the thread has everything that it needs
+  EXPECT_GT(alive.use_count(), 1);  // the thread owns everything that it needs
   gate->open();
   while (alive.use_count() > 1) std::this_thread::yield();
 }
@@ -100,7 +100,7 @@ TEST(LoaderClosing, a_stuck_generator_does_not_keep_a_loader_from_ending) {
 }
 
 TEST(LoaderClosing, what_a_stuck_thread_reads_stays_when_it_is_not_waited_for) {
-  constexpr int64_t kNumbers = 1 << 18;  // a megabyte: such memory goes back to the system
+  constexpr int64_t kNumbers = 1 << 18;  // a megabyte: free() returns it to the system
   auto gate = std::make_shared<Gate>();
   std::atomic<int> seen{0};
   {

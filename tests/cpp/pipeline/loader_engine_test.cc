@@ -255,7 +255,7 @@ TEST_P(EngineWorkers, a_state_restores_at_every_element_on_any_number_of_workers
   }
 }
 
-// What `world` ranks hand out from a state on, batch by batch in turn.
+// The batches of `world` ranks from a state on, in turn.
 std::vector<Numbers> ranks_from(const std::function<Dataset(uint32_t, uint32_t)>& of,
                                 uint32_t world, const std::optional<LoaderState>& state,
                                 uint64_t rounds, std::vector<LoaderState>* states = nullptr) {
@@ -295,7 +295,7 @@ TEST(LoaderEngine, a_sharded_plan_goes_on_among_another_number_of_ranks) {
     std::vector<LoaderState> later;
     std::vector<Numbers> after = ranks_from(of, world, states.back(), 2, &later);
     whole.insert(whole.end(), after.begin(), after.end());
-    // And once more, at yet another world.
+    // Again at another world size.
     after = ranks_from(of, 4, later.back(), 20);
     whole.insert(whole.end(), after.begin(), after.end());
     Numbers seen = sorted(whole);

@@ -1,4 +1,4 @@
-// What goes wrong in a dataset, and what becomes of a C++ Loader that is stuck in it.
+// Failures of a dataset, and a C++ Loader that is stuck in one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,12 +27,12 @@ using testing::NumberedSamples;
 using testing::numbers;
 using testing::take_epoch;
 
-// What user code throws, with no relation to anything of ours.
+// An exception of user code that is unrelated to penstock's.
 struct Broken {
   uint64_t index;
 };
 
-// Throws Broken at each of `bad`, as often as `times` for each index (0: always).
+// Throws Broken at each of `bad`, `times` times for each index (0: always).
 class Faulty {
  public:
   Faulty(uint64_t length, std::set<uint64_t> bad, int times = 0)
@@ -98,7 +98,7 @@ TEST(LoaderErrors, after_an_exception_next_tries_the_batch_again) {
         ++errors;
       }
     }
-    EXPECT_GE(errors, 1);  // what was thrown ahead of its turn was taken back with its ticket
+    EXPECT_GE(errors, 1);  // an early exception was taken back with its ticket
     EXPECT_LE(errors, 2);
     EXPECT_EQ(all, iota(20));
   }
@@ -239,8 +239,7 @@ TEST(LoaderErrors, samples_without_data_are_refused) {
   EXPECT_THROW(take_epoch(hollow), Error);
 }
 
-// A Loader inside a dataset that is closed throws kClosed there: that is user code's error, not
-// ours.
+// A closed Loader inside a dataset throws kClosed: that is an error of user code.
 TEST(LoaderErrors, an_error_of_our_own_kind_from_user_code_is_its_exception) {
   for (Code code : {Code::kClosed, Code::kOutOfMemory, Code::kTimeout}) {
     Loader feed(
@@ -262,7 +261,7 @@ TEST(LoaderErrors, a_hooks_exception_reaches_the_consumer) {
   };
   Loader feed(Bad(), {.batch_size = 2, .workers = 1});
   EXPECT_THROW(take_epoch(feed), Broken);
-  EXPECT_EQ(numbers(*feed.next(), "index").size(), 2u);  // it is not called twice for one epoch
+  EXPECT_EQ(numbers(*feed.next(), "index").size(), 2u);  // the hook is not called again
   EXPECT_EQ(feed.state().epoch, 1u);
 }
 
@@ -287,7 +286,7 @@ TEST(LoaderTimeouts, a_stuck_ticket_is_an_error_that_names_it) {
   EXPECT_EQ(taken, 2);
   EXPECT_EQ(feed.failure()->index, 9u);
   EXPECT_EQ(feed.stats().timeouts, 1u);
-  EXPECT_EQ(flat(take_epoch(feed)), iota(16));  // another thread has the stuck one's place
+  EXPECT_EQ(flat(take_epoch(feed)), iota(16));  // another thread replaces the stuck one
   while (feed.stats().restarts == 0) std::this_thread::yield();
   EXPECT_EQ(feed.stats().restarts, 1u);
   gate->open();
@@ -312,7 +311,7 @@ TEST(LoaderTimeouts, a_stuck_sample_is_skipped_or_replaced_and_stays_lost) {
       EXPECT_EQ(got.size(), 8u);
       EXPECT_NE(got[5], 5);
     }
-    // The stuck thread comes back: it may not write into what was delivered.
+    // The stuck thread continues: it must not write into delivered batches.
     gate->open();
     for (++it; it != range.end(); ++it) {
     }
@@ -339,8 +338,8 @@ TEST(LoaderTimeouts, a_withdrawn_ticket_that_is_stuck_does_not_stop_the_feed) {
   gate->open();
 }
 
-// Elements of `numbers`, each many times its number, and a map that hangs for one of them, once,
-// and then says whether it is still the same.
+// Elements of `numbers` that repeat their number, and a map that hangs once for one of them, and
+// then checks whether the element is unchanged.
 struct HangingMap {
   explicit HangingMap(float at) : at(at) {}
   Dataset of_stream(int64_t count) {
@@ -364,7 +363,7 @@ struct HangingMap {
   const float at;
   Gate gate;
   std::atomic<bool> hung{false};
-  std::atomic<int> seen{0};  // 1: the same
+  std::atomic<int> seen{0};  // 1: unchanged
 };
 
 TEST(LoaderTimeouts, a_thread_that_comes_back_still_has_what_it_was_given) {
@@ -388,7 +387,7 @@ TEST(LoaderTimeouts, a_thread_that_comes_back_still_has_what_it_was_given) {
   }
 }
 
-// The memory of a batch that is still written to is not delivered, whatever the policy.
+// A batch whose memory is still written to is not delivered, under any policy.
 TEST(LoaderTimeouts, what_hangs_while_it_writes_into_a_batch_is_an_error) {
   for (OnError policy : {OnError::kRaise, OnError::kSkip}) {
     auto gate = std::make_shared<Gate>();
@@ -413,7 +412,7 @@ TEST(LoaderTimeouts, what_hangs_while_it_writes_into_a_batch_is_an_error) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kTimeout) << error.what();
     }
-    EXPECT_GE(feed.failure()->index, 100u);  // of the rows that were made together the first
+    EXPECT_GE(feed.failure()->index, 100u);  // the first of the rows that were made together
     EXPECT_LE(feed.failure()->index, 130u);
     for (int64_t step = 1; step < 40; ++step) {
       EXPECT_EQ(numbers(*feed.next(), "").front(), 100 * step);

@@ -27,7 +27,7 @@ class LoaderFiles : public testing::SnapshotFolder {
   size_t open_there() const {
     size_t count = 0;
     for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
-      std::error_code gone;  // the one that reads this folder
+      std::error_code gone;  // for the descriptor that reads this folder
       count += std::filesystem::read_symlink(fd, gone).string().starts_with(folder_.string());
     }
     return count;

@@ -1,5 +1,5 @@
-// Random plans, random walks through them, with a dataset that fails and stalls at random: whatever
-// is done to a Loader, each batch that it gives out is the one that its plan says.
+// Random plans and random operations, with a dataset that fails and stalls at random: after any
+// operations, each batch of a Loader is the one that its plan determines.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -104,8 +104,8 @@ class Walk {
     }
   }
 
-  // Between two restores nothing comes twice. All rows are of one batch of the epoch that they say,
-  // in its order, but for those left out.
+  // Between two restores no batch comes twice. All rows belong to one batch of their epoch, in its
+  // order, except skipped ones.
   void check(const Example& batch) {
     auto indices = testing::numbers(batch, "index");
     auto epochs = testing::numbers(batch, "epoch");

@@ -69,7 +69,7 @@ TEST(Loader, batches_and_draws_are_equal_for_any_number_of_workers) {
   EXPECT_EQ(first, iota(203));
 }
 
-// The order is Order's, which Python's Loader uses too; a draw has the address (seed, epoch,
+// The order is that of Order, which Python's Loader uses, too; a draw has the key (seed, epoch,
 // index).
 TEST(Loader, order_and_draws_are_those_of_the_addresses) {
   Loader feed(NumberedSamples(50), {.batch_size = 8, .shuffle = true, .seed = 11, .workers = 2});
@@ -127,7 +127,7 @@ TEST(Loader, an_item_that_nobody_else_holds_is_not_copied) {
     EXPECT_NE(kept[0].at("x").data(), persistent.data());
     EXPECT_TRUE(bit_equal(kept[0].at("x"), persistent));
     feed.close();
-    WorkerFigures made_so_far = feed.stats().workers;  // prefetching goes on across the epoch's end
+    WorkerFigures made_so_far = feed.stats().workers;  // prefetching crosses the epoch's end
     EXPECT_GE(made_so_far.copies_avoided, 1u);
     EXPECT_GE(made_so_far.copies[size_t(CopyReason::kReferenced)], 2u);
     EXPECT_EQ(made_so_far.tickets,
@@ -244,7 +244,7 @@ TEST(Loader, an_older_range_is_an_error_once_another_was_begun) {
 TEST(Loader, a_range_that_gave_everything_stays_over) {
   Loader feed(NumberedSamples(4), {.batch_size = 2, .workers = 1});
   auto old = feed.epoch();
-  auto it = ++old.begin();  // the last batch: it was not asked for more
+  auto it = ++old.begin();  // the last batch; its end was not requested
   auto fresh = feed.epoch();
   EXPECT_EQ(flat({numbers(*fresh.begin())}), (std::vector<int64_t>{0, 1}));
   ++it;

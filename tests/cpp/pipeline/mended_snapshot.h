@@ -31,7 +31,7 @@ inline uint64_t mend_snapshot_record(std::string& file, uint64_t at) {
   return head.spec;
 }
 
-// Gives a snapshot the checksums that it should have, so that what is behind them is tried as well.
+// Corrects the checksums of a snapshot, so that the checks after them are tested, too.
 inline void mend_snapshot(std::string& file) {
   SnapshotFooter end;
   if (file.size() < kSnapshotHeaderBytes + kSnapshotFooterBytes) return;

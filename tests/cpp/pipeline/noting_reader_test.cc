@@ -54,7 +54,7 @@ class Given : public ElementReader {
   int64_t next_ = 0;
 };
 
-// What is told with a number; -1 in place of one that failed, -2 of what stands for itself.
+// A number and the losses reported with it; -1: a failed number, -2: a row of losses only.
 using Told = std::pair<int64_t, std::vector<uint64_t>>;
 
 std::vector<Told> rows_of(Chunk& chunk) {

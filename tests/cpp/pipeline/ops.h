@@ -54,12 +54,12 @@ class NumberOp : public Op {
 };
 
 inline OpRef number_op(NumberOp::Function f) { return std::make_shared<NumberOp>(std::move(f)); }
-// Whose result nobody knows beforehand, as that of user code.
+// An operation whose schema is unknown at build time, as with user code.
 inline OpRef inferred_from_elements(NumberOp::Function f) {
   return std::make_shared<NumberOp>(std::move(f), false, true);
 }
 
-// int64 n -> "n" as a string, and n as it was.
+// int64 n -> "n" as a string, and n unchanged.
 class TextOp : public Op {
  public:
   std::string title() const override { return "text"; }

@@ -125,8 +125,8 @@ TEST(Order, padding_begins_the_order_again) {
   EXPECT_EQ(batch(order, 0, 0, 1), (Indices{1, 2}));  // positions 6 and 7
 }
 
-// Rank r of `world` after k steps hands over to any other world size: together they use the
-// epoch's order as one rank would.
+// After k steps, `world` ranks continue at any other world size: together they use the epoch's
+// order like one rank.
 TEST(Order, an_epoch_goes_on_at_another_world_size) {
   Order::Options options{.length = 240, .batch_size = 4, .shuffle = true, .seed = 9};
   Indices expected = whole_epoch(Order(options), 7);

@@ -17,7 +17,7 @@ using Name = std::shared_ptr<const std::string>;
 Name named(const std::string& name) { return std::make_shared<const std::string>(name); }
 
 std::vector<std::byte> written(const Origins& origins) {
-  // Nothing is taken for zero that is not written.
+  // All bytes are written: none relies on zeroed memory.
   std::vector<std::byte> bytes(origins.bytes(), std::byte{0xa5});
   origins.write(bytes.data());
   return bytes;

@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-// ParallelMaps whose elements take so much, and are made as soon as they may be.
+// ParallelMaps with elements of a given size, which are made as soon as allowed.
 struct ParallelMapsOf {
   ParallelMapsOf(uint64_t max_bytes, const std::vector<uint64_t>& elements)
       : all(max_bytes, elements.size()) {
@@ -21,7 +21,7 @@ struct ParallelMapsOf {
     sizes.push_back(each);
     parts.push_back(std::make_unique<ParallelMapBudget::Part>(all, [this, i] { make(i); }));
   }
-  // As many as there is space for.
+  // Makes as many elements as there is space for.
   void make(size_t i, uint64_t least = 0) {
     while (made[i] < std::max(parts[i]->most(sizes[i], 0) / sizes[i], least)) {
       ++made[i];
@@ -30,7 +30,7 @@ struct ParallelMapsOf {
     }
     parts[i]->wait(made[i] == 0 && least == 0 && parts[i]->may_have(sizes[i]));
   }
-  // The next element of it. Whether it was there before it was asked for.
+  // Takes the next element of map i; returns whether it was ready before the request.
   bool take(size_t i) {
     const bool there = made[i] > 0;
     make(i, 1);
@@ -42,14 +42,14 @@ struct ParallelMapsOf {
   }
   ParallelMapBudget all;
   std::vector<uint64_t> made, sizes;
-  std::vector<size_t> ahead;  // whose, as they were made
+  std::vector<size_t> ahead;  // the maps of the elements, in the order in which they were made
   std::vector<std::unique_ptr<ParallelMapBudget::Part>> parts;
 };
 
 TEST(ParallelMapBudget, what_is_made_ahead_is_of_those_whose_turn_comes_next) {
   ParallelMapsOf of(3, std::vector<uint64_t>(8, 1));
   for (size_t i = 0; i < 8; ++i) of.take(i);
-  // There is space for three of eight, and still every one is there when its turn comes.
+  // There is space for three of eight elements, and each is ready when its turn comes.
   for (int round = 0; round < 5; ++round) {
     for (size_t i = 0; i < 8; ++i) {
       EXPECT_TRUE(of.take(i)) << round << " " << i;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Plans with a costly stretch in front of a stream's stage, and what they give.
+// Plans with a costly part before a stage of a stream, and their results.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 
 namespace penstock::test {
 
-// User code: nobody knows beforehand what it gives; or it is known.
+// User code, with an inferred or a known schema.
 inline OpRef costly(NumberOp::Function f) { return inferred_from_elements(std::move(f)); }
 inline OpRef costly_and_known(NumberOp::Function f) {
   return std::make_shared<NumberOp>(std::move(f), true, true);

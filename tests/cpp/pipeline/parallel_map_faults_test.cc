@@ -1,4 +1,5 @@
-// What goes wrong in front of streams' stages, where workers make it: as if the cursor had.
+// Failures before stages of streams, in elements made by workers: as if the stream reader made
+// them.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -87,7 +88,7 @@ TEST_P(ParallelMapFaults, failures_are_raised_left_out_and_replaced_as_a_stream_
   }
 }
 
-// Behind a filter there are 65 odd numbers, of which two are lost in a function: 7 and 69 fail.
+// After a filter there are 65 odd numbers, two of which (7 and 69) fail in a function.
 TEST_P(ParallelMapFaults, an_element_that_a_stream_lost_never_existed) {
   const Dataset lossy = Dataset::range(0, 130).filter(odd).map(failing());
   const Dataset sound = Dataset::range(0, 130)
@@ -121,7 +122,7 @@ TEST_P(ParallelMapFaults, an_element_that_a_stream_lost_never_existed) {
   }
 }
 
-// Batches of five, of which four lack an element; a filter drops them all, or half of them.
+// Batches of five elements, four of which have lost one; a filter drops all batches, or half.
 TEST_P(ParallelMapFaults, what_was_lost_on_the_way_to_what_a_filter_drops_counts) {
   const Dataset batches = Dataset::range(0, 130).map(failing()).on_error(OnError::kSkip).batch(5);
   auto none = [](const Example&, SampleContext&) { return false; };
@@ -136,7 +137,7 @@ TEST_P(ParallelMapFaults, what_was_lost_on_the_way_to_what_a_filter_drops_counts
   }
 }
 
-// Streams hand elements on to one another; what was lost on the way to one goes along, and once.
+// Streams pass elements on; the losses before an element are passed on with it, once.
 TEST_P(ParallelMapFaults, what_was_lost_counts_once_through_streams) {
   const Dataset batches = Dataset::range(0, 130).map(failing()).on_error(OnError::kSkip).batch(5);
   const Dataset kept = batches.filter([](const Example&, SampleContext&) { return true; });
@@ -236,7 +237,7 @@ TEST_P(ParallelMapFaults, what_takes_too_long_in_front_of_a_filter_times_out) {
     EXPECT_EQ(feed.stats().skipped, 1u);
   }
   {
-    // A policy in the chain decides, too; it is behind the function.
+    // A policy in the chain, after the function, has the same effect.
     Loader feed = forgiving.build(hasty);
     EXPECT_EQ(texts_of(feed).size(), 25u);
     EXPECT_EQ(feed.stats().skipped, 1u);

@@ -1,4 +1,4 @@
-// Costly stretches in front of streams' stages: made by all workers, and as if the cursor had.
+// Costly parts before stages of streams: made by all workers, as if the stream reader made them.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,7 +16,7 @@
 namespace penstock::test {
 namespace {
 
-// Every one has a costly stretch in front of a stream's stage.
+// Each case has a costly part before a stage of a stream.
 std::vector<Case> cases() {
   const Dataset numbers = Dataset::range(0, 120).shuffle({.seed = 4});
   const Dataset made = numbers.map(drawn(3));
@@ -110,7 +110,7 @@ TEST_P(ParallelMapWorkers, a_state_restores_at_every_element_with_and_without_wo
 
 // ---- who makes them -----------------------------------------------------------------------------
 
-// Lets nobody go on before so many threads are here at once.
+// Blocks threads until a given number of them has arrived.
 class Meeting {
  public:
   explicit Meeting(size_t wanted) : wanted_(wanted) {}

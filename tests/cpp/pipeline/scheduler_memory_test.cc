@@ -1,4 +1,4 @@
-// The feed: the memory of batches, used again and never too early.
+// The scheduler: the memory of batches is reused, and never too early.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -45,7 +45,7 @@ TEST(Scheduler, a_held_batch_is_never_written_again) {
 }
 
 TEST(Scheduler, a_batch_that_cannot_be_leased_for_want_of_memory_is_an_error) {
-  // Just the batch: there is no page for the header of its lease.
+  // Only the batch: there is no page for the header of its lease.
   size_t batch = (4 * kRowBytes + 65535) / 65536 * 65536;
   World world({.length = 8, .batch = 4, .queue = 2, .arena_bytes = batch}, nullptr, true);
   world.scheduler().begin_epoch();

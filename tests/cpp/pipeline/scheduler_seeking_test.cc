@@ -1,4 +1,4 @@
-// The feed: going elsewhere, and what becomes of work that was taken back while somebody was at it.
+// The scheduler: seeking, and tickets that were taken back while a worker ran them.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -45,7 +45,7 @@ TEST(Scheduler, what_was_delivered_ahead_is_left_out) {
 TEST(Scheduler, a_claimed_granule_keeps_its_memory_until_its_worker_is_done) {
   World world({.length = 40, .batch = 4, .queue = 2}, nullptr, true);
   world.scheduler().begin_epoch();
-  for (int i = 0; i < 4; ++i) world.take(0);  // from here on entries come with space
+  for (int i = 0; i < 4; ++i) world.take(0);  // from now on entries have memory
   world.lease().reset();
   world.scheduler().poll(0);
   auto zombie = world.claim();
@@ -55,7 +55,7 @@ TEST(Scheduler, a_claimed_granule_keeps_its_memory_until_its_worker_is_done) {
   ASSERT_NE(space, nullptr);
   world.scheduler().seek({0, 0, 0});
   EXPECT_FALSE(world.scheduler().settle(0));
-  for (int lap = 0; lap < 3; ++lap) {  // others use the ring around it
+  for (int lap = 0; lap < 3; ++lap) {  // other tickets use the ring
     for (uint64_t step = 0; step < 3; ++step) {
       world.scheduler().poll(0);
       if (!world.scheduler().next_open()) break;

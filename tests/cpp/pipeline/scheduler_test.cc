@@ -1,4 +1,4 @@
-// The feed: what is posted when, and what is handed out in which order.
+// The scheduler: when tickets are posted, and in which order batches are delivered.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -35,7 +35,7 @@ TEST(Scheduler, the_budget_of_bytes_bounds_it_too_but_for_one) {
     World world({.length = 30, .queue = 6, .max_bytes = batches * kRowBytes});
     world.scheduler().begin_epoch();
     world.take(0);
-    for (int i = 0; i < 10; ++i) world.take(0);  // what was posted before its size was known
+    for (int i = 0; i < 10; ++i) world.take(0);  // posted before the size was known
     EXPECT_EQ(world.in_flight(), std::max<uint64_t>(batches, 1));
   }
 }
@@ -43,7 +43,7 @@ TEST(Scheduler, the_budget_of_bytes_bounds_it_too_but_for_one) {
 TEST(Scheduler, batches_that_count_no_bytes_fill_the_queue_too) {
   World world({.length = 30, .queue = 6, .max_bytes = 1000});
   world.scheduler().begin_epoch();
-  EXPECT_EQ(world.in_flight(), 1u);  // nobody knows yet
+  EXPECT_EQ(world.in_flight(), 1u);  // the size is unknown
   world.work(0);
   ASSERT_EQ(world.scheduler().poll(0), Scheduler::Poll::kBatch);
   world.ring().task_at(0, 0).kind = ResultKind::kNone;  // taken
@@ -101,7 +101,7 @@ TEST(Scheduler, an_unordered_feed_takes_them_as_they_are_done) {
   EXPECT_EQ(world.take(0)->step, 0u);
   EXPECT_EQ(world.scheduler().position(), (Position{0, 0, 3}));
   EXPECT_EQ(world.scheduler().ahead(), (std::set<uint64_t>{4}));
-  // The next epoch's batches are not taken before this one's are all out.
+  // The next epoch's batches are not taken before all of this epoch.
   for (uint64_t seq = world.ring().head(); seq < world.ring().posted(); ++seq) {
     if (world.ring().entry_at(seq).epoch == 1) world.work(seq);
   }
@@ -125,7 +125,7 @@ TEST(Scheduler, after_a_failure_the_position_is_the_failed_ticket) {
   EXPECT_EQ(world.scheduler().position(), (Position{0, 0, 1}));
   EXPECT_EQ(world.in_flight(), 0u);
   EXPECT_EQ(world.scheduler().poll(0), Scheduler::Poll::kWait);
-  EXPECT_EQ(world.in_flight(), 0u);  // nothing is made until somebody asks
+  EXPECT_EQ(world.in_flight(), 0u);  // nothing is made before a request
   world.scheduler().begin_epoch();
   EXPECT_EQ(world.take(0), (Position{0, 0, 1}));
   EXPECT_EQ(world.ring().consumer().errors.get(), 1u);
@@ -164,7 +164,7 @@ TEST(Scheduler, an_epoch_of_streams_ends_with_the_last_of_them) {
       Scheduler::Poll poll = world.scheduler().poll(epoch);
       if (poll == Scheduler::Poll::kEpochEnd) break;
       if (poll == Scheduler::Poll::kWait) {
-        // Each stream's owner makes its next ticket, or says that there is none.
+        // Each stream's owner makes its next ticket, or reports the end.
         BatchEntry& entry = world.ring().entry_at(world.ring().head());
         EXPECT_EQ(entry.owner, entry.step % 2);
         auto claim = world.claim(entry.owner);
@@ -193,7 +193,7 @@ TEST(Scheduler, an_epoch_of_streams_ends_with_the_last_of_them) {
   }
 }
 
-constexpr uint32_t kLongRows = 1000;  // looking whether all of them are there takes microseconds
+constexpr uint32_t kLongRows = 1000;  // checking whether all are ready takes microseconds
 
 class OneStream : public Tickets {
  public:
@@ -213,7 +213,7 @@ TEST(Scheduler, a_stream_does_not_end_before_what_it_gave_last) {
     uint64_t cursor = 0;
     for (TicketRing::Claim& claim : claims) ASSERT_TRUE(world.ring().claim(1, cursor, claim));
     for (size_t i = 1; i + 1 < claims.size(); ++i) world.finish(claims[i]);
-    // Both get ready while the feed looks at the second.
+    // Both become ready while the scheduler checks the second.
     std::thread worker([&] {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
       world.finish(claims.front());

@@ -10,7 +10,7 @@
 #include "penstock/pipeline/scheduler/scheduler.h"
 #include "penstock/pipeline/scheduler/tickets.h"
 
-// A feed whose tickets are claimed by hand, so that nothing depends on time.
+// A scheduler whose tickets are claimed by the test, so nothing depends on time.
 namespace penstock::testing {
 
 inline constexpr uint64_t kRowBytes = 100'000;
@@ -26,7 +26,7 @@ struct Settings {
   bool shared = false;  // the ring: as for workers that are processes
 };
 
-// Rows whose bytes are the step; whole items are packets that say where they belong.
+// Writes rows whose bytes are the step; whole items are packets with their position.
 class Writes : public TicketRunner {
  public:
   explicit Writes(bool rows) : rows_(rows) {}
@@ -90,7 +90,8 @@ class World {
     Slot slot = slot_of(claim);
     writes_.run(ticket_of(claim), slot);
   }
-  // The next batch's place; nothing at the epoch's end. Works in line when it must.
+  // Takes the next batch and returns its position; nothing at the epoch's end. Runs tickets in line
+  // if necessary.
   std::optional<Position> take(uint64_t epoch) {
     for (;;) {
       switch (scheduler_.poll(epoch)) {
@@ -113,7 +114,7 @@ class World {
             EXPECT_EQ(said, at);
           }
           uint64_t bytes = task.bytes * entry.granules;
-          task.kind = ResultKind::kNone;  // taken: not to be discarded
+          task.kind = ResultKind::kNone;  // taken: must not be discarded
           if (entry.block_bytes != 0) lease_ = scheduler_.take_rows();
           scheduler_.deliver(bytes, entry.rows);
           return at;

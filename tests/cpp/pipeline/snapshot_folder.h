@@ -13,7 +13,7 @@
 
 namespace penstock::testing {
 
-// A folder for one test, and in it a file that is kept.
+// A folder for one test, with a file of a cache.
 class SnapshotFolder : public ::testing::Test {
  protected:
   SnapshotFolder() {
@@ -39,7 +39,7 @@ class SnapshotFolder : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
-// What an Error that is none of memory says.
+// The text of an Error other than kOutOfMemory.
 inline std::string refusal_of(const std::function<void()>& work) {
   try {
     work();

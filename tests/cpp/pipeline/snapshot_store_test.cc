@@ -105,7 +105,7 @@ class SnapshotStoresOfTwo : public SnapshotStores {
     const std::vector<std::byte> spec(8), block(64);
     store_->put(position, spec, place_, block);
   }
-  // As by a worker that was killed then: nobody looked whether all is there.
+  // As by a worker that was killed afterwards: it did not check whether all elements are there.
   void set_last_word() { places_->word(1)->store(places_->word(0)->load()); }
   bool whole() const { return std::filesystem::exists(path()) && SnapshotStore(path()).end() == 2; }
 

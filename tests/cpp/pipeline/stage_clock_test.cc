@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-// A clock that goes as the test says, and counts how often it is looked at.
+// A clock set by the test, which counts how often it is read.
 uint64_t g_now = 0, g_reads = 0;
 uint64_t made_up_now() {
   ++g_reads;
@@ -124,7 +124,7 @@ TEST_F(StageClockTest, a_part_with_work_for_many_pieces_is_timed_whichever_of_th
       ++parts;
     }
   }
-  // To the nanosecond, but for the 100 of each piece, which those that are timed stand for.
+  // Exact, except for the 100 ns of each piece, which are estimated from the timed pieces.
   EXPECT_NEAR(static_cast<double>(ns(0) - parts * 4'000'000), 100.0 * kPieces,
               100.0 * StageClock::kOneIn);
   EXPECT_EQ(ns(1), 0u);
@@ -215,18 +215,18 @@ const StageSnapshot* find(const std::vector<StageSnapshot>& stages, const std::s
   return found == stages.end() ? nullptr : &*found;
 }
 
-// Takes at least so long, by the clock that is measured with.
+// Takes at least this long, by the measuring clock.
 Example busily(const Example& in, uint64_t ns) {
   for (const uint64_t end = now_ns() + ns; now_ns() < end;) {
   }
   return in;
 }
 
-// What stages of a stream took, beside what the code that they call did.
+// The times of a stream's stages, compared with the times of the code that they call.
 struct StreamTime : ::testing::Test {
   static constexpr uint64_t kRows = 300, kSlowNs = 300'000;
 
-  // Takes its time, and notes how much that was.
+  // Takes some time, and records how much.
   void busily_once() {
     const uint64_t begin = now_ns();
     while (now_ns() < begin + kSlowNs) {
@@ -245,7 +245,7 @@ struct StreamTime : ::testing::Test {
       return in;
     };
   }
-  // `name` has all of it, and not some multiple.
+  // The stage `name` has all of the recorded time, and not a multiple.
   void expect_counted(const Dataset& stream, const std::string& name) {
     spent = 0;
     Loader feed = stream.batch(8).build({.workers = 0});
@@ -255,7 +255,7 @@ struct StreamTime : ::testing::Test {
     ASSERT_NE(stage, nullptr) << name;
     EXPECT_GE(stage->ns, spent);
     EXPECT_LE(stage->ns, 4 * spent)
-        << name;  // a piece that stands for 17 may have been interrupted
+        << name;  // a timed piece, which counts for 17, may have been interrupted
     EXPECT_GE(spent, kRows * kSlowNs);
   }
 

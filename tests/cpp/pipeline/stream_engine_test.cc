@@ -1,4 +1,4 @@
-// Plans with a stream in them, fed: the cursor, stream chunks, places.
+// Plans with a stream in a Loader: the stream reader, stream chunks, places.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -266,7 +266,7 @@ TEST(StreamEngine, what_needs_indices_says_so) {
   }
 }
 
-// What a stream's elements take before a tail makes little of them counts against max_bytes.
+// Large elements of a stream count against max_bytes, even if the tail makes them small.
 TEST(StreamBytes, elements_on_their_way_to_batches_stay_within_the_budget) {
   constexpr int64_t kBytes = 256 << 10, kBudget = 64;
   std::atomic<int64_t> made{0};
@@ -289,7 +289,7 @@ TEST(StreamBytes, elements_on_their_way_to_batches_stay_within_the_budget) {
   for (int64_t taken = 4; taken < 400; taken += 4) {
     ASSERT_TRUE(feed.next());
     std::this_thread::sleep_for(std::chrono::milliseconds(taken % 40 == 0 ? 20 : 0));
-    // Beyond the budget: what is being made of the next stream chunk, and what was taken.
+    // Beyond the budget: elements of the next stream chunk, and delivered ones.
     ASSERT_LE(made - taken, kBudget + 2 * 4);
   }
 }

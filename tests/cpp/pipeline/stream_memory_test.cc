@@ -1,4 +1,4 @@
-// What a stream has of its inputs: it is counted, it is little, and the budget holds it.
+// The elements that a stream holds of its inputs are counted, few, and within the budget.
 #include "penstock/pipeline/element/stream_memory.h"
 
 #include <gtest/gtest.h>
@@ -89,7 +89,7 @@ TEST(StreamMemory, many_inputs_pull_less_each) {
   EXPECT_EQ(memory.chunk_bytes(), kMiB);
 }
 
-// ---- cursors
+// ---- stream readers
 
 constexpr int64_t kEach = 12;
 
@@ -108,7 +108,7 @@ std::vector<Dataset> many(size_t inputs, uint64_t bytes) {
 }
 
 struct Pass {
-  std::vector<int64_t> numbers;  // the first of each element
+  std::vector<int64_t> numbers;  // the first number of each element
   std::vector<StreamReader::Place> places;
   uint64_t most = 0, most_excess = 0;  // bytes
 };
@@ -167,13 +167,13 @@ TEST_P(ManyInputs, have_no_more_than_their_share_and_one_element_each) {
     for (const uint64_t share : {kMiB, 8 * kMiB, 64 * kMiB}) {
       const Pass pass = pass_of(of(bytes), share);
       EXPECT_EQ(pass.numbers.size(), size_t{16} * kEach);
-      // Beside the inputs' there are copies of a stream chunk's elements; a chunk may be one
-      // element more, and scratch has 64 KiB at least.
+      // In addition to the inputs there are copies of a stream chunk's elements. A chunk may have
+      // one element more, and scratch has at least 64 KiB.
       const uint64_t stream_chunk = 4 * bytes;
       const uint64_t least = 2 * 16 * (bytes + 80 * 1024);  // an interleave's filters have inputs
       EXPECT_LE(pass.most, std::max(share / 2 + 2 * bytes, least) + 2 * stream_chunk)
           << bytes << " of " << share;
-      // What its stream chunks need beside that, with their heads, is no more either.
+      // Stream chunks with their headers stay within this limit, too.
       EXPECT_LE(pass.most_excess, pass.most + 2 * stream_chunk + 4096 - std::min(share, pass.most));
     }
   }
@@ -200,7 +200,7 @@ TEST(StreamMemory, small_elements_are_pulled_as_ever) {
   EXPECT_EQ(pass.most_excess, 0u);
 }
 
-// What a stage makes on the way to small elements is in memory as well.
+// Intermediate results of small elements are in memory, too.
 TEST(StreamMemory, small_elements_made_of_large_ones_are_pulled_a_few_at_a_time) {
   auto first = [](const Example& element, SampleContext&) {
     Tensor number = Tensor::make(DType::kInt64, {});
@@ -215,11 +215,11 @@ TEST(StreamMemory, small_elements_made_of_large_ones_are_pulled_a_few_at_a_time)
 
 // ---- loaders
 
-// Of elements that the stream makes itself, and no function, whose memory the heap may keep.
+// For elements that the stream makes itself. The heap may keep the memory of functions' results.
 TEST(StreamMemory, a_loader_takes_no_more_than_its_budget) {
   constexpr uint64_t kBudget = 32 * kMiB, kRows = 14;
 #ifdef PENSTOCK_SANITIZED
-  constexpr uint64_t kInputs = 8;  // where memory is the sanitizer's, order and count are looked at
+  constexpr uint64_t kInputs = 8;  // under sanitizers, only order and count are checked
 #else
   constexpr uint64_t kInputs = 48;
 #endif
@@ -242,7 +242,7 @@ TEST(StreamMemory, a_loader_takes_no_more_than_its_budget) {
     feed.close();
     EXPECT_EQ(batches, kInputs * kRows / 4);
 #ifndef PENSTOCK_SANITIZED
-    // And the batch in hand, and 12 MiB for everything else.
+    // Plus the delivered batch, and 12 MiB for everything else.
     EXPECT_LE(most - before, kBudget + 4 * kMiB + 12 * kMiB) << workers;
 #endif
   }

@@ -1,4 +1,4 @@
-// The stages of streams through Dataset and a Loader: a pass, the next one, and every place.
+// Stages of streams through Dataset and a Loader: two passes, and restoring at every place.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Whatever is wrong with a TFRecord file, all the way to the consumer: exactly that is lost, where
-// it was, and counted.
+// Any damage of a TFRecord file, seen by the consumer: exactly the damaged records are lost, at
+// their places, and counted.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -21,13 +21,13 @@ using Numbers = std::vector<int64_t>;
 using Type = ExampleFeature::Type;
 using Form = ExampleFeature::Form;
 
-// Which records are lost, and in how many places.
+// The lost records, and the number of damaged places.
 struct Lost {
   std::vector<size_t> records;
   size_t places = 1;
 };
 
-// Two files of `each` examples, of which the first is damaged.
+// Two files of `each` examples; the first file is damaged.
 class TFRecordChain : public ::testing::Test {
  protected:
   static constexpr size_t kEach = 9, kAll = 2 * kEach;
@@ -67,7 +67,7 @@ class TFRecordChain : public ::testing::Test {
     return Dataset::tfrecord(folder + "/part-*").map(parse_example(features)).batch(kBatch);
   }
 
-  // A pass that leaves out what is wrong.
+  // Checks a pass that skips damaged records.
   void expect_skipped(bool strings, uint32_t workers, const Lost& lost, const std::string& what) {
     Loader feed = dataset(strings).build({.workers = workers, .on_error = OnError::kSkip});
     expect_skipped(feed, strings, lost, what);
@@ -98,8 +98,8 @@ class TFRecordChain : public ::testing::Test {
     }
   }
 
-  // Batches come as they are up to the one with the `place`-th element, which is an error of
-  // `code`.
+  // Checks that batches are unchanged up to the one with the `place`-th element, which is an error
+  // of `code`.
   void expect_raised(bool strings, uint64_t place, Code code, const std::string& what) {
     Loader feed = dataset(strings).build({.workers = 0});
     expect_raised(feed, place, code, what);
@@ -212,7 +212,7 @@ TEST_F(TFRecordChain, a_length_beyond_the_file_takes_no_memory) {
 TEST_F(TFRecordChain, a_file_that_vanishes_after_the_build_is_read_to_its_end) {
   for (bool strings : {false, true}) {
     put(sound);
-    // It is open since it was indexed.
+    // The file is open since it was indexed.
     Loader open = dataset(strings).build({.workers = 0, .on_error = OnError::kSkip});
     std::filesystem::remove(path(0));
     ASSERT_NO_FATAL_FAILURE(expect_skipped(open, strings, {{}, 0}, "still open"));

@@ -10,14 +10,14 @@ namespace {
 
 using Settings = Tuner::Settings;
 
-// A made-up run: workers that need work_ns for a batch, a consumer that needs step_ns for one. Only
-// `useful` workers bring anything; those beyond are busy all the same.
+// A simulated run: workers need work_ns for a batch, the consumer needs step_ns. Only `useful`
+// workers add throughput; further workers are busy, too.
 struct MadeUpPace {
   uint64_t work_ns = 1'000'000;
   uint64_t step_ns = 10'000'000;
   uint32_t useful = 1'000;
   uint64_t batch_bytes = 1'000;
-  bool uneven = false;  // batches come in bursts: a short queue runs empty though workers are idle
+  bool uneven = false;  // bursts: a short queue runs empty although workers are idle
 
   Tuner::Seen period(const Settings& s) const {
     constexpr double kPeriod = Tuner::kPeriodNs;
@@ -57,7 +57,7 @@ TEST(Tuner, slow_work_gets_all_workers_and_keeps_them) {
   Tuner tuner(kBoth, {1, 10});
   MadeUpPace run{.work_ns = 50'000'000, .step_ns = 1'000};
   EXPECT_EQ(run.after(tuner, 40).workers, 8u);
-  // Fewer are tried now and then, and come back in the next period.
+  // Fewer workers are tried from time to time, and restored in the next period.
   uint64_t sum = 0;
   for (int i = 0; i < 520; ++i) sum += run.after(tuner, 1).workers;
   EXPECT_GT(sum, 8u * 520 * 98 / 100);
@@ -65,7 +65,7 @@ TEST(Tuner, slow_work_gets_all_workers_and_keeps_them) {
 }
 
 TEST(Tuner, as_many_workers_as_the_consumers_pace_asks_for_and_no_more) {
-  // 3 workers are just enough.
+  // Exactly 3 workers are needed.
   MadeUpPace run{.work_ns = 28'000'000, .step_ns = 10'000'000};
   for (uint32_t start : {1u, 3u, 8u}) {
     Tuner tuner(kBoth, {start, 10});
@@ -111,7 +111,7 @@ TEST(Tuner, a_queue_in_front_of_busy_workers_shrinks_to_what_keeps_them_busy) {
   bursts.after(uneven, 100);
   uint32_t short_for = 0;
   for (int i = 0; i < 500; ++i) short_for += bursts.after(uneven, 1).queue < 32;
-  EXPECT_LE(short_for, 500 / Tuner::kRest + 1);  // it is tried, and given up in the next period
+  EXPECT_LE(short_for, 500 / Tuner::kRest + 1);  // tried, and reverted in the next period
   EXPECT_LE(uneven.settings().queue, 48u);
 }
 
@@ -131,7 +131,7 @@ TEST(Tuner, the_queue_stays_within_its_bytes) {
   Tuner tuner(limits, {4, 10});
   MadeUpPace run{.work_ns = 1'000'000, .step_ns = 100'000, .uneven = true};
   EXPECT_EQ(run.after(tuner, 10).queue, 12u);
-  run.batch_bytes = 1 << 30;  // larger than everything: two at least, the feed sees to the rest
+  run.batch_bytes = 1 << 30;  // larger than any budget: at least two
   EXPECT_EQ(run.after(tuner, 10).queue, Tuner::kMinQueue);
 }
 
@@ -150,7 +150,7 @@ TEST(Tuner, what_was_given_stays) {
 
 TEST(Tuner, a_period_is_long_enough_to_say_something) {
   Tuner tuner(kBoth, {8, 10});
-  // Much idle time, but few batches, or in no time.
+  // Much idle time, but few batches, or a very short period.
   Tuner::Seen few{.period_ns = Tuner::kPeriodNs, .delivered = 1};
   for (uint64_t i = 0; i + 1 < Tuner::kBatches; ++i) EXPECT_EQ(tuner.next(few).workers, 8u);
   EXPECT_EQ(tuner.next(few).workers, 7u);

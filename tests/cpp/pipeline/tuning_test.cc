@@ -1,5 +1,5 @@
-// Feeds that tune themselves, with real workers. Nothing here depends on how fast the machine is:
-// each state is waited for, and what it is compared with are counts.
+// Loaders that tune themselves, with real workers. Nothing here depends on the machine's speed: the
+// tests wait for each state, and compare counts.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ int64_t first_of(const Example& batch) {
   return number;
 }
 
-// An endless run of batches whose making and use take as long as the test says.
+// An endless run of batches; the test sets the times to make and to use a batch.
 struct Pace {
   std::atomic<int64_t> make_us{0}, step_us{0};
   Dataset dataset() {
@@ -35,7 +35,7 @@ struct Pace {
     };
     return Dataset::range(0, 1'000).map(made, "made").batch(1).repeat();
   }
-  // Takes batches, in order, until it is so; false: it never was.
+  // Takes batches, in order, until the condition holds; false: it never did.
   template <class Until>
   bool run(Loader& feed, Until until) {
     for (const uint64_t end = now_ns() + kPatienceNs; now_ns() < end;) {
@@ -49,7 +49,7 @@ struct Pace {
   int64_t taken = 0;
 };
 
-// How long the queue is then depends on what else the machine does: tuner_test has made-up paces.
+// The length of the queue depends on other load of the machine: tuner_test simulates it.
 TEST(Tuning, a_slow_consumer_ends_with_one_worker) {
   Pace pace;
   pace.step_us = 2'000;
@@ -98,9 +98,9 @@ TEST(Tuning, batches_stay_within_their_bytes_whatever_the_queue_is) {
   int64_t taken = 0;
   for (const uint64_t end = now_ns() + 1'500'000'000; now_ns() < end; ++taken) {
     ASSERT_TRUE(feed.next());
-    // Bursts, so that the queue is worth a lot.
+    // Bursts, so a longer queue helps.
     if (taken % 16 == 0) std::this_thread::sleep_for(microseconds(20'000));
-    // One more is made of what is asked for while this one is taken.
+    // One more may be made while this one is taken.
     ASSERT_LE(made - taken, 6 + 2);
   }
   EXPECT_LE(feed.stats().queue_size, 10u);

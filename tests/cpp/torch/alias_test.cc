@@ -139,7 +139,7 @@ TEST(TorchAlias, views_and_module_end_in_any_order) {
     alias.parameters().at("second.bias").as_span<float>()[0] = 3;
   }
   EXPECT_EQ(net.second->bias[0].item<float>(), 3);
-  loss_of(net, batch).backward();  // into memory that only the module has a share in
+  loss_of(net, batch).backward();  // into memory that only the module owns
   EXPECT_GT(net.first->weight.grad().abs().sum().item<float>(), 0);
 
   std::unique_ptr<Alias> lasting;
@@ -281,7 +281,7 @@ TEST(TorchAlias, gradients_are_taken_from_where_torch_computed_them) {
   }
   EXPECT_EQ(alias.copied_bytes(), 0u);
   EXPECT_TRUE(alias.take_gradients().empty());
-  // Only what a backward pass came to; and the slab, if it is asked for again.
+  // Only the parameters that a backward pass reached; and the slab, if it is requested again.
   net.first->weight.sum().backward();
   ASSERT_EQ(alias.take_gradients().size(), 1u);
   EXPECT_EQ(alias.take_gradients().size(), 0u);

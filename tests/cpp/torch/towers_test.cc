@@ -24,7 +24,7 @@ using train::Updater;
 
 constexpr int64_t kRows = 60;
 
-// With a buffer that counts, and a parameter that is not trained.
+// A module with a buffer that counts, and a parameter that is not trained.
 struct Normal : ::torch::nn::Module {
   ::torch::nn::BatchNorm1d norm{6};
   ::torch::nn::Linear linear{6, 3};
@@ -48,7 +48,7 @@ at::Tensor loss_of(Model& model, const Example& batch) {
                                                 to_torch(batch.at("y")));
 }
 
-// A net that `towers` learnt in batches of `rows`.
+// The parameters after training by `towers` in batches of `rows`.
 std::vector<at::Tensor> learnt(size_t towers, uint64_t rows) {
   ::torch::manual_seed(3);
   Net net;
@@ -149,7 +149,7 @@ TEST(TorchTowers, gradients_that_torch_put_elsewhere_are_copied_and_counted) {
   Updater updater(alias.parameters(), Optimizer::sgd(0.1));
   Loader feed = samples().batch(6).build({.workers = 0});
   const auto forgets = [](Net& mine, Example& batch) {
-    mine.zero_grad();  // its default takes the gradients away
+    mine.zero_grad();  // its default removes the gradients
     return loss_of(mine, batch);
   };
   const auto report = Towers(updater, 2).run(feed, tower_steps(net, forgets));

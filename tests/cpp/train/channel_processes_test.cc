@@ -52,7 +52,7 @@ class Ledger {
       ++count_[item.who];
     }
   }
-  // Until all producers have ended and the rings are empty.
+  // Takes items until all producers have ended and the rings are empty.
   void take_all(Channel& channel) {
     while (channel.producers() > 0 || total(channel.stats()).queued > 0) take(channel, 1'000'000);
   }
@@ -126,7 +126,8 @@ TEST(ChannelProcesses, a_producer_killed_while_it_writes_an_item_loses_only_that
     Producer other(channel.name());
     for (size_t at : {size_t{0}, size_t{500}, size_t{1024}}) {
       Gate gate;
-      // From a process with one thread: of a child that this process's threads are not in.
+      // From a process with one thread: a grandchild, forked by a child without this process's
+      // threads.
       const pid_t child = start_child([&] { return dies_in_item(channel.name(), 20, at); });
       EXPECT_TRUE(WIFSIGNALED(status_of(child)));
       other.put(an_item(2, static_cast<int64_t>(at), 50));
@@ -263,7 +264,7 @@ TEST(ChannelProcesses, a_killed_learner_closes_the_channel_or_leaves_it_to_the_n
   message_of(Code::kClosed, [&] { closing.put(an_item(1, 2, 3)); });
   const pid_t second = learner(ready);
   ASSERT_TRUE(ready.receive(there));
-  // Items may have gone into the first one's ring before its end was noticed, and are counted.
+  // Items that were put into the first learner's ring before its end was noticed are counted.
   const uint64_t before = lasting.lost();
   EXPECT_TRUE(eventually([&] { return lasting.put(an_item(2, 3, 3)) && lasting.lost() >= 2; }))
       << before;

@@ -83,7 +83,7 @@ TEST(Channel, items_up_to_the_capacity_are_taken_and_larger_ones_are_an_error_wi
     ASSERT_EQ(got.size(), 1u);
     EXPECT_TRUE(got[0].whole);
     EXPECT_EQ(got[0].number, i);
-    producer.put(an_item(1, i, i));  // the next one begins elsewhere
+    producer.put(an_item(1, i, i));  // the next item begins at another place
     EXPECT_EQ(channel.get(5).size(), 1u);
   }
   const std::string why =
@@ -143,7 +143,7 @@ TEST(Channel, many_producers_and_takers_have_every_item_once_under_every_policy)
       threads.emplace_back([&, who] {
         Producer producer(channel.name());
         for (int64_t i = 0; i < kItems; ++i) {
-          // Of several sizes, and now and then of another spec.
+          // Items of several sizes, some with another spec.
           let_in += producer.put(an_item(who, i, i % 50 == 0 ? i % 7 : 11)) ? 1 : 0;
         }
       });
@@ -313,7 +313,7 @@ TEST(Channel, attaching_without_a_learner_is_an_error) {
   EXPECT_TRUE(has(message_of(Code::kTimeout, [] { Producer(a_name(), {.timeout_ns = 0}); }),
                   "no process has a channel"));
   message_of(Code::kInvalidArgument, [] { Producer(""); });
-  // A name of weights is another one.
+  // Names of weights are independent.
   const std::string name = a_name();
   Publisher publisher(name, testing::two_blocks());
   message_of(Code::kTimeout, [&] { Producer(name, {.timeout_ns = 0}); });
@@ -356,7 +356,7 @@ TEST(Channel, a_producer_of_an_invalid_item_is_evicted_and_named) {
 std::vector<std::shared_ptr<ChannelMemory>> channels_here() {
   std::vector<std::shared_ptr<ChannelMemory>> all;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;  // the one that reads this folder
+    std::error_code gone;  // for the descriptor that reads this folder
     const std::string to = std::filesystem::read_symlink(entry, gone).string();
     if (!to.starts_with("/memfd:penstock-channel")) continue;
     all.push_back(ChannelMemory::open(os::Fd(dup(std::stoi(entry.path().filename())))));

@@ -24,7 +24,7 @@ struct Seen {
   bool whole = false;
 };
 
-// The items as they were put, one after the other.
+// The items in the order in which they were put.
 inline std::vector<Seen> seen(const Items& items) {
   std::vector<Seen> all;
   for (size_t i = 0; i < items.size(); ++i) {
@@ -39,7 +39,7 @@ inline std::vector<Seen> seen(const Items& items) {
   return all;
 }
 
-// Its connection has come or gone.
+// Whether the channel has this many connected producers, after a wait.
 inline bool has_producers(Channel& channel, size_t count) {
   return eventually([&] { return channel.producers() == count; });
 }

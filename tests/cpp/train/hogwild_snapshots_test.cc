@@ -1,4 +1,4 @@
-// The weights that a Hogwild worker with a copy of its own sees.
+// The weights that a Hogwild worker with a snapshot reads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -97,7 +97,7 @@ TEST_P(HogwildSnapshots, they_are_no_gradients) {
 
 TEST_P(HogwildSnapshotOfStep, a_step_begins_with_the_weights_as_they_are) {
   one.read();
-  relaxed::store(parameters.slab().values()[0], 7);  // no update counts this change
+  relaxed::store(parameters.slab().values()[0], 7);  // a change that is not an update
   one.read();
   EXPECT_EQ(seen(one), 7);
   add_one(one);
@@ -125,7 +125,7 @@ TEST_P(HogwildSnapshotOfUpdate, an_update_leaves_them_as_they_are_unless_more_th
   add_one(two);
   EXPECT_TRUE(one.up_to_date());
   one.read();
-  EXPECT_EQ(seen(one), 1);  // as if the other's update had come amid this step
+  EXPECT_EQ(seen(one), 1);  // as if the other worker's update had come during this step
   EXPECT_FALSE(one.up_to_date());
   add_one(one);
   EXPECT_EQ(stale(0, 1), 1u);

@@ -4,11 +4,11 @@
 
 #include "penstock/train/hogwild.h"
 
-// Steps that several tests of Hogwild take.
+// Steps for several tests of Hogwild.
 namespace penstock::train::testing {
 
-// Dense gradients that draw every weight to 2: whatever is lost, that is where they end. For
-// workers with snapshots.
+// Dense gradients toward 2 for every weight: the weights converge to 2 even if updates are lost.
+// For workers with snapshots.
 inline Hogwild::Step drawn_to_two(HogwildWorker& worker) {
   return [&worker, gradients = worker.parameters().gradients()] {
     worker.read();

@@ -31,7 +31,7 @@ using testing::same_bits;
 
 Layout a_long_layout() { return Layout{{"w", {37, 3}}, {"scalar", {}}, {"b", {3}}}; }
 
-// Steps of nothing: `step` is called with the worker until it returns false.
+// Steps without gradients: `step` is called with the worker until it returns false.
 Hogwild::MakeStep each(std::function<bool(HogwildWorker&)> step) {
   return [step](HogwildWorker& worker) -> Hogwild::Step {
     return [step, &worker] { return step(worker); };
@@ -47,7 +47,7 @@ TEST(Relaxed, an_update_has_the_bits_of_the_plain_one_wherever_it_begins_and_end
       for (size_t n : {0, 1, 2, 7, 16, 511, 512, 513, 1300, 2090}) {
         for (int which : {0, 1, 2}) {
           const bool shares = which > 0;
-          const size_t state = first + (which == 2 ? 1 : 0);  // aligned otherwise than the weights
+          const size_t state = first + (which == 2 ? 1 : 0);  // another alignment
           std::vector<float> g(kLength), w(kLength), s0(kLength), s1(kLength);
           for (auto* values : {&g, &w, &s0, &s1}) {
             for (float& x : *values) x = std::abs(normal(random));

@@ -130,7 +130,7 @@ TEST_F(Kernels, formulas_are_those_of_the_comments_in_doubles) {
           w = w * p.keep - p.rate * a / (std::sqrt(b) * p.root + p.eps);
           break;
       }
-      // The centered form divides by a difference that may be small: its weights are not as sharp.
+      // The centered form divides by a difference that may be small, so it is less precise.
       const double sharp = formula == Formula::kCenteredRmsProp ? 2e-4 : 2e-6;
       ASSERT_NEAR(run.weights[i], w, sharp) << static_cast<int>(formula) << " at " << i;
       ASSERT_NEAR(run.state0[i], a, 2e-6) << static_cast<int>(formula) << " at " << i;
@@ -155,7 +155,7 @@ TEST_F(Kernels, nan_stays_nan_and_infinity_is_clipped) {
   }
 }
 
-// A variance that rounding takes below zero is none.
+// A variance that is negative because of rounding counts as zero.
 TEST_F(Kernels, a_constant_gradient_does_not_break_the_centered_form) {
   Pass pass = some_pass(Formula::kCenteredRmsProp);
   pass.decay = 0;
@@ -181,7 +181,7 @@ TEST_F(Kernels, the_sum_of_squares_has_one_order) {
     use_instruction_set(set);
     EXPECT_EQ(std::bit_cast<uint64_t>(sum_of_squares(values)), std::bit_cast<uint64_t>(sum));
   }
-  // Pieces that somebody else summed are the same sum.
+  // The sum of separately computed pieces is the same.
   double pieces = 0;
   for (size_t at = 0; at < values.size(); at += kPiece) {
     const size_t n = std::min(kPiece, values.size() - at);

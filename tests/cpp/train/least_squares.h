@@ -64,7 +64,7 @@ inline Towers::Step step_of(Tower& tower) {
   };
 }
 
-// Batches that the test hands out itself: all of one pass.
+// Batches given by the test: all of one pass.
 inline Rounds::Next list_of(std::vector<Example> batches) {
   return [batches, at = size_t{0}]() mutable -> std::optional<Example> {
     if (at > batches.size()) at = 0;
@@ -78,7 +78,7 @@ inline std::vector<Example> all_of(Loader feed) {
   return batches;
 }
 
-// The result of one thread for the same batches, round by round, written by hand.
+// A plain loop on one thread over the same batches, round by round.
 inline void by_hand(Updater& updater, const std::vector<Example>& batches, size_t towers) {
   for (size_t first = 0; first < batches.size(); first += towers) {
     std::vector<Slab> gradients;

@@ -36,7 +36,7 @@ Ids ids_of(const Example& batch) {
 
 struct Seen {
   std::vector<Ids> steps, said;
-  std::vector<size_t> looks;  // how many steps each saw
+  std::vector<size_t> looks;  // number of steps of each look
 };
 
 Loop::Look<Ids> into(Seen& seen, bool more = true) {

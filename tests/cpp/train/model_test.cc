@@ -200,7 +200,7 @@ TEST(Model, a_read_costs_less_than_a_microsecond) {
   publish(publisher, parameters, 1);
   Model model(name);
   uint64_t best = UINT64_MAX;
-  for (int round = 0; round < 200; ++round) {  // others use this machine too
+  for (int round = 0; round < 200; ++round) {  // the machine may be busy
     const uint64_t begin = now_ns();
     for (int read = 0; read < 100; ++read) (void)model.read().values()[0];
     best = std::min(best, (now_ns() - begin) / 100);
@@ -323,7 +323,7 @@ TEST(Model, a_process_with_the_name_that_is_no_learner_is_refused) {
   attach(Code::kInvalidArgument, kLong, say(&no_descriptor, sizeof(no_descriptor)));
   const std::string silent = attach(Code::kTimeout, kShort, [](int) {});
   EXPECT_TRUE(has(silent, "process " + pid) && has(silent, "does not answer")) << silent;
-  attach(Code::kTimeout, kShort, say(&no_descriptor, 11));  // and then nothing more
+  attach(Code::kTimeout, kShort, say(&no_descriptor, 11));  // and then sends nothing more
   attach(Code::kTimeout, kShort, [](int fd) { shutdown(fd, SHUT_RDWR); });
   const auto memory = WeightsMemory::make(two_blocks(16));
   attach(Code::kInvalidArgument, kLong,

@@ -7,7 +7,7 @@
 #include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
 
-// Lines between workers and shards that are encrypted, or ought to be.
+// Connections between workers and shards that are encrypted, or should be.
 namespace penstock::train {
 namespace {
 
@@ -16,7 +16,7 @@ using testing::kTcp;
 using testing::message_of;
 
 constexpr char kSecret[] = "a secret of tests";
-// Bytes that nothing else is likely to say.
+// Bytes that are unlikely to occur otherwise.
 constexpr float kWeight = 1.7182818f, kStep = -0.3678794f;
 constexpr std::string_view kBlock = "a block that nobody is to know of";
 constexpr std::string_view kWorker = "a worker whose name is its own";
@@ -83,7 +83,8 @@ TEST(ParameterEncryption, encryption_at_one_end_only_is_an_error_with_a_remedy) 
     SCOPED_TRACE(server_encrypts);
     const Parameters parameters = some_weights();
     ParameterServer server(parameters, Optimizer::sgd(1.0), serving(server_encrypts));
-    // A client that encrypts sends a server that does not no byte, and so nothing in the clear.
+    // A client that encrypts sends no byte to a server that does not, so nothing is sent in the
+    // clear.
     Proxy proxy(server.addresses()[0], {}, Proxy::Keeps::kFromClients);
     const std::string why = message_of(Code::kInvalidArgument, [&] {
       ParameterClient({proxy.address(), server.addresses()[1]}, working(!server_encrypts));

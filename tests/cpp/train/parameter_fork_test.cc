@@ -8,9 +8,9 @@
 #include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
 
-// Servers, clients and learners that fork while threads of theirs are at work. All of it happens in
-// children that this process, which has one thread, forked; the thread sanitizer does not run what
-// forks with more.
+// Servers, clients and learners that fork while their threads run. Everything runs in children of
+// this process, which has one thread; the thread sanitizer does not support forks of processes with
+// several threads.
 namespace penstock::train {
 namespace {
 
@@ -44,7 +44,7 @@ bool is_refused(Function function) {
   return false;
 }
 
-// The server's, or a client's, or a learner's.
+// For a server, a client or a learner.
 template <typename Body>
 bool holds_in_children(Body body) {
   for (int i = 0; i < kForks; ++i) {
@@ -58,7 +58,7 @@ bool holds_in_children(Body body) {
   return true;
 }
 
-// Threads that do something all the while.
+// Threads that are busy until destruction.
 class Busy {
  public:
   template <typename Work>
@@ -111,7 +111,7 @@ TEST_F(ParameterFork, a_child_of_a_server_that_holds_a_push_ends) {
       const Slab gradient = Slab::make(client->layout());
       try {
         client->push(gradient);
-      } catch (const Error&) {  // the server's end
+      } catch (const Error&) {  // the server has ended
       }
     });
     if (!eventually(

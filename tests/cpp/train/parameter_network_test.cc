@@ -5,8 +5,8 @@
 #include "tests/cpp/net/proxy.h"
 #include "tests/cpp/train/serving.h"
 
-// Workers and shards with a bad network between them. All pushes are ones and the learning rate is
-// 1, so the weights say how often each was applied.
+// Workers and shards with a faulty network between them. All gradients are ones and the learning
+// rate is 1, so the weights count the applied pushes.
 namespace penstock::train {
 namespace {
 

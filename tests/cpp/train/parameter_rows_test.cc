@@ -25,7 +25,7 @@ Layout a_table() {
   return Layout{{"table", {kTableRows, kTableWidth}}, {"b", {50}}, {"long", {20'000}}};
 }
 
-// A gradient of rows of "table", and of all of "b" now and then.
+// A gradient of rows of "table", and sometimes of all of "b".
 class Made {
  public:
   Made(std::mt19937& random, size_t count, bool with_b) : with_b_(with_b) {
@@ -76,7 +76,7 @@ class ParameterRows : public ::testing::TestWithParam<Serving> {
   }
 };
 
-// With whole gradients in between, after which a copy is stale everywhere.
+// With whole gradients in between, after which all of the other copy is stale.
 TEST_P(ParameterRows, mixed_with_whole_gradients_give_the_bits_of_one_worker_by_itself) {
   for (const Optimizer& optimizer : {Optimizer::adam(1e-2, {}, {.clip_norm = 3}),
                                      Optimizer::momentum(0.1, 0.9, {.weight_decay = 0.01})}) {
@@ -203,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(Over, ParameterRows,
                                   std::to_string(of.param.copies);
                          });
 
-// A shard drops a push that its worker gave up: the memory may soon hold another gradient.
+// A shard drops a push that its worker gave up, because the worker may reuse the memory.
 TEST(ParameterRowsGivenUp, are_not_applied_later) {
   const Parameters begin(a_table());
   ParameterServer server(
@@ -231,7 +231,7 @@ TEST(ParameterRowsGivenUp, are_not_applied_later) {
   }
 }
 
-// A push of one row of a shard's, as it arrives.
+// The bytes of a push of rows, as a shard receives them.
 std::vector<std::byte> runs_of(const std::vector<Run>& runs, size_t floats, float value) {
   std::vector<std::byte> bytes;
   const uint64_t count = runs.size();
@@ -288,13 +288,13 @@ TEST(ShardRows, invalid_runs_are_refused) {
   refused(runs_of({{0, 0}}, 0, 1));          // of nothing
   refused(runs_of({{999, 2}}, 2, 1));        // beyond the end
   refused(runs_of({{5, 2}, {0, 2}}, 4, 1));  // descending
-  refused(runs_of({{5, 2}, {6, 2}}, 4, 1));  // over one another
+  refused(runs_of({{5, 2}, {6, 2}}, 4, 1));  // overlapping
   refused(runs_of({{5, 2}, {7, 2}}, 4, 1));  // without a gap
   refused(runs_of({{UINT32_MAX, UINT32_MAX}}, 0, 1));
   auto many = runs_of({{0, 2}}, 2, 1);
   many[6] = std::byte{1};  // 2^48 and one of them
   refused(many);
-  // Their floats apart: there are as many, and nothing else came along.
+  // With separate floats: their number matches, and nothing else was sent.
   const std::vector<float> values(3);
   message_of(Code::kDataLoss, [&] { Gradient(runs_of({{0, 4}}, 0, 1), values, floats); });
   message_of(Code::kDataLoss, [&] { Gradient(runs_of({{0, 2}}, 1, 1), values, floats); });

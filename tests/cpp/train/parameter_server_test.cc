@@ -96,7 +96,7 @@ TEST_P(Transports, half_precision_and_the_largest_arrive_as_they_were_rounded) {
       ASSERT_EQ(got[i], expected) << i;
     }
     if (encoding != Encoding::kTopK) continue;
-    // The rest is sent later: nothing of the sum is lost.
+    // The rest is sent later, so no part of the sum is lost.
     gradient.zero();
     for (int round = 0; round < 15; ++round) client.push(gradient);
     client.pull(now);

@@ -31,7 +31,7 @@ Layout of_some() { return Layout{{"w", {3000}}}; }
 
 constexpr size_t kSilentShards = 3;
 
-// A server in a process of its own, started while this one has one thread.
+// A server in another process, started while this process has one thread.
 class ServingChild {
   using Address = std::array<char, 64>;
 
@@ -66,7 +66,7 @@ class ServingChild {
   }
   void go_on() const { kill(pid_, SIGCONT); }
 
-  // The most that a shard knows of, and all that they have applied.
+  // The largest number of workers of a shard; the sum of applied pushes.
   size_t workers() const {
     size_t most = 0;
     for (const auto& shard : stats()) most = std::max(most, shard["workers"].size());
@@ -92,7 +92,7 @@ class ServingChild {
   std::vector<std::string> addresses_;
 };
 
-// True within a minute.
+// Waits up to a minute until the condition is true.
 template <typename What>
 bool comes(What what) {
   for (const Deadline end(60); !end.passed(); poll(nullptr, 0, 5)) {
@@ -189,7 +189,7 @@ TEST_P(ParameterSilence, an_exception_during_close_is_thrown_after_all_shards_we
   }};
   ParameterClient client(server.addresses(), options);
   {
-    ParameterClient another(server.addresses(), options);  // whose end throws nothing
+    ParameterClient another(server.addresses(), options);  // whose destruction does not throw
     server.stop();
     enough = true;
     EXPECT_THROW(client.close(), Enough);
@@ -221,7 +221,7 @@ TEST_P(ParameterSilence, a_connect_that_was_given_up_is_no_worker) {
   }
 }
 
-// A connection that sends a worker's messages.
+// A raw connection that sends a worker's messages.
 class Saying {
  public:
   explicit Saying(const std::string& address) : line_(net::connect(address)) {}
@@ -302,7 +302,7 @@ TEST_P(ParameterSilence, a_worker_that_hangs_up_after_hello_does_not_count) {
     other(wire::Ask::kHello, wire::HelloHead{.worker = 6});
     other(wire::Ask::kPull);
   }
-  // 5 was known when the second came, and 6 has done something.
+  // Worker 5 existed before its second connection, and worker 6 has pushed.
   poll(nullptr, 0, 200);
   EXPECT_EQ(server.workers(), 2u);
 }

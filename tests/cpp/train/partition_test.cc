@@ -20,7 +20,7 @@ void check(const Layout& layout, size_t shards) {
     next = range.end;
   }
   EXPECT_EQ(next, layout.floats());
-  // Even but for a line and the slack of the cuts on both sides.
+  // Equal except for a cache line and the tolerance of the cuts on both sides.
   const size_t share = layout.floats() / shards;
   for (const Range& range : ranges) {
     EXPECT_LE(range.size(), share + share / 4 + 4 * Layout::kAlign);

@@ -8,8 +8,8 @@
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/publishing.h"
 
-// Learners and readers that fork. All of it happens in children that this process, which has one
-// thread, forked; the thread sanitizer does not run what forks with more.
+// Learners and readers that fork. Everything runs in children of this process, which has one
+// thread; the thread sanitizer does not support forks of processes with several threads.
 namespace penstock::train {
 namespace {
 
@@ -40,7 +40,7 @@ TEST_F(PublishFork, a_readers_child_reads_for_itself) {
     const pid_t child = start_child([&] {
       const Reading own = model.read();
       const bool good = is_whole(own) && is_whole(mine);
-      mine = own;  // lets go of the parent's, which holds it still
+      mine = own;  // releases the parent's reading, which the parent still holds
       held.send(getpid());
       int word;
       return go.receive(word) && good && model.wait(1000) && is_whole(model.read()) &&

@@ -242,7 +242,7 @@ TEST(PublishProcesses, other_users_neither_read_nor_serve) {
     os::Fd client = raw_socket(name, user, address, length);
     if (connect(client.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return false;
     char byte;
-    return recv(client.get(), &byte, 1, 0) == 0;  // sent away without a word
+    return recv(client.get(), &byte, 1, 0) == 0;  // disconnected without a message
   });
   int there;
   ASSERT_TRUE(ready.receive(there));

@@ -29,7 +29,7 @@ TEST(PublishWakes, readers_are_woken_even_if_the_first_ends_before_it_wakes_othe
   publish(publisher, parameters, 1);
   Model model(name);  // first: attaching wakes all of its learner's sleepers
 
-  // Attached by hand: does everything that a reader does, except waking others.
+  // Attached without a Model: acts like a reader, except that it wakes no others.
   std::optional<Peer> peer = connect_to_name("weights", name);
   ASSERT_TRUE(peer);
   GreetingReader greeting;
@@ -61,7 +61,7 @@ TEST(PublishWakes, readers_are_woken_even_if_the_first_ends_before_it_wakes_othe
   by_hand.join();
   EXPECT_TRUE(woken) << "it slept first";
   EXPECT_TRUE(eventually([&] { return there.load(); })) << "the learner's server wakes it";
-  publish(publisher, parameters, 3);  // which wakes it in any case
+  publish(publisher, parameters, 3);  // wakes it in any case
   waits.join();
 }
 

@@ -14,7 +14,7 @@
 
 namespace penstock::train::testing {
 
-// One that no other test, or run of this one, uses.
+// A name that no other test, or other run of this test, uses.
 inline std::string a_name() {
   static std::atomic<int> count{0};
   return "test-" + std::to_string(getpid()) + "-" + std::to_string(count++);
@@ -22,7 +22,7 @@ inline std::string a_name() {
 
 inline Layout two_blocks(int64_t floats = 3000) { return Layout{{"w", {floats}}, {"b", {5}}}; }
 
-// Every version is full of its own number, so that a mixture shows.
+// All weights of a version are its number, so a mixture is detected.
 inline uint64_t publish(Publisher& publisher, Parameters& parameters, uint64_t version) {
   parameters.set_version(version);
   std::ranges::fill(parameters.slab().values(), static_cast<float>(version % 1000003));

@@ -67,7 +67,7 @@ TEST(Replica, where_groups_differ_the_common_weight_is_between_them) {
     replicas[group]->merge();
     return values(common)[7];
   };
-  EXPECT_EQ(change(0, 8), 108);  // as only it has changed
+  EXPECT_EQ(change(0, 8), 108);  // because only this group changed it
   EXPECT_EQ(change(1, -4), 106);
   EXPECT_EQ(change(0, 0), 106);  // takes the other group's change
   EXPECT_EQ(change(1, 10), 116);
@@ -78,7 +78,7 @@ TEST(Replica, where_groups_differ_the_common_weight_is_between_them) {
 TEST(Replica, a_run_begins_with_the_current_common_weights) {
   const Parameters common = a_vector();
   const auto replicas = Replica::make(common, 2, 0);
-  for (float& x : values(replicas[0]->parameters())) x = 7;  // of a run that was not merged
+  for (float& x : values(replicas[0]->parameters())) x = 7;  // from a run that was not merged
   replicas[0]->parameters().advance();
   for (float& x : values(common)) x = 3;
   replicas[0]->begin();
@@ -141,7 +141,7 @@ TEST(Replica, groups_come_to_one_minimum) {
     Updater updater(Parameters(Layout{{"w", {1000}}}), Optimizer::sgd(0.05));
     Hogwild hogwild(updater, 4,
                     {.own_state = own_state, .snapshots = Snapshots::kUpdate, .replicas = 2});
-    // However seldom they merge within a run: each takes them at least half of the way.
+    // Even with rare merges within a run, each run moves the weights at least half of the way.
     constexpr uint64_t kRuns = 12, kSteps = 600;
     for (uint64_t run = 0; run < kRuns; ++run) {
       EXPECT_EQ(hogwild.run(testing::drawn_to_two, {.steps = kSteps}).updates, kSteps);

@@ -49,8 +49,7 @@ void put(Ring& ring, uint64_t number, uint64_t bytes) {
   ring.put(bytes);
 }
 
-// The next record's number, or 0 if there is none that could be taken. `whole` is cleared if what
-// was taken is a mixture.
+// The next record's number, or 0 if none could be taken. Clears `whole` if the record is a mixture.
 uint64_t take(Ring& ring, bool& whole) {
   Ring::Record record;
   if (!ring.front(record)) return 0;
@@ -70,7 +69,7 @@ TEST(Ring, is_empty_then_full_then_empty_at_every_place_of_its_end) {
   for (uint64_t shift = 0; shift < 64; ++shift) {
     EXPECT_EQ(m.ring.queued(), 0u);
     EXPECT_TRUE(m.ring.has_space(4096));
-    put(m.ring, 2 * shift + 1, 4096);  // wraps around but for the first
+    put(m.ring, 2 * shift + 1, 4096);  // wraps around, except the first
     EXPECT_EQ(m.ring.queued(), 1u);
     EXPECT_EQ(m.ring.queued_bytes(), 4096u);
     EXPECT_FALSE(m.ring.has_space(64));

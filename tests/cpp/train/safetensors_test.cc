@@ -105,7 +105,7 @@ TEST_F(Safetensors, reads_back_written_arrays) {
   }
 }
 
-// With a look through all names for each of them this takes half a minute.
+// With a linear search for each name this would take half a minute.
 TEST_F(Safetensors, a_file_can_have_many_arrays) {
   const std::vector<float> one{1.5F};
   std::vector<ArrayToStore> arrays;

@@ -15,7 +15,7 @@ namespace penstock::train::testing {
 inline constexpr char kLocal[] = "unix:@";
 inline constexpr char kTcp[] = "tcp://127.0.0.1:0";
 
-// A shard of its own, and pushes that it takes.
+// A shard for tests, and pushes for it.
 struct OneShard {
   static constexpr size_t kFloats = 200'000;  // several chunks
 
@@ -28,7 +28,7 @@ struct OneShard {
                                  optimizer.initial_state())),
         shard(std::make_unique<Shard>(memory, optimizer, mode)) {}
 
-  // As a process would that was started after the last one was killed.
+  // Like a process that was started after the last one was killed.
   void start_again(const ServerMode& mode = {}) {
     shard = std::make_unique<Shard>(ShardMemory::open(memory->fd(), ShardMemory::Access::kWrite),
                                     optimizer, mode);
@@ -45,7 +45,7 @@ struct OneShard {
   std::unique_ptr<Shard> shard;
 };
 
-// A push full of one number.
+// A push in which all numbers are equal.
 class Full {
  public:
   Full(uint64_t worker, uint64_t sequence, float value, size_t floats = OneShard::kFloats)

@@ -36,7 +36,7 @@ TEST(Shard, a_push_that_is_repeated_counts_once) {
     }
     EXPECT_TRUE(one.all_weights_are(5));
     EXPECT_EQ(one.shard->join({7, "a", ""}).sequence, 5u);
-    // An older one, come late, is known as well.
+    // An older push that arrives late is recognised, too.
     one.shard->push(Full(7, 3, -1).push);
     EXPECT_TRUE(one.all_weights_are(5));
     EXPECT_EQ(one.memory->record().version, 5u);
@@ -69,7 +69,7 @@ TEST(Shard, both_forms_of_memory_and_the_updater_give_the_same_bits) {
   }
 }
 
-// Killed at each point of a push, by itself, in a process of its own.
+// The shard kills its own process at each point of a push.
 class ShardDeath : public ::testing::TestWithParam<CrashPoint> {};
 
 TEST_P(ShardDeath, no_push_is_lost_or_applied_twice) {
@@ -138,7 +138,7 @@ TEST(ShardSaver, changes_after_the_first_file_are_in_the_last) {
   EXPECT_EQ(elsewhere->saved().version, 1u);
   ASSERT_TRUE(load(*again.shard, file));
   EXPECT_TRUE(again.all_weights_are(1));
-  // Also changes that are not of weights.
+  // Also changes without weights.
   {
     const ShardSaver saver(shard, file, 1000);
     shard->leave(7);

@@ -69,7 +69,7 @@ TEST(ShardWorkers, no_worker_is_further_ahead_of_the_slowest_than_the_bound) {
     }
   });
   for (uint64_t sequence = 1; sequence <= 10; ++sequence) {
-    // It comes as far as it may: kBound + 1 pushes beyond the slowest.
+    // The fast worker reaches its bound: kBound + 1 pushes beyond the slowest.
     while (fast.load() < sequence + kBound) std::this_thread::yield();
     EXPECT_EQ(fast.load(), sequence + kBound);
     one.shard->push(Full(1, sequence, -1).push);
@@ -144,7 +144,7 @@ TEST(ShardWorkers, a_held_push_is_dropped_when_its_worker_says_hello_again) {
     EXPECT_FALSE(given_up);
     EXPECT_EQ(one.shard->join({1, "a", ""}).sequence, sequence);
     held.join();
-    // Its next one is the next, and no other.
+    // Its next push has the next number.
     std::thread next([&] { one.shard->push(Full(1, sequence + 2, -2).push); });
     for (uint32_t i = 0; i <= 2 * staleness; ++i) one.shard->push(Full(2, i + 1, 0).push);
     next.join();
@@ -160,7 +160,7 @@ TEST(ShardWorkers, a_worker_that_pulled_after_its_lease_expired_takes_part_again
     one.shard->join({2, "slow", ""});
     for (uint64_t i = 1; i <= 4; ++i) one.shard->push(Full(1, i, -1).push);  // waits for the lease
     Full late(2, 1, -1);
-    // As on one host, where the shard does not see it.
+    // As on one host, where the shard does not see pulls.
     late.push.pulls = 1;
     late.push.pulled_ns = pulls ? now_ns() : begun;
     EXPECT_EQ(one.shard->push(late.push).outcome, pulls ? Outcome::kApplied : Outcome::kLapsed);
@@ -190,8 +190,8 @@ TEST(ShardWorkers, a_worker_that_pulled_long_ago_does_not_take_part_again) {
   EXPECT_EQ(one.shard->push(late.push).outcome, Outcome::kLapsed);
 }
 
-// As after an evaluation for which all of them stop: the first push makes a version that the others
-// have not pulled, and they have pulled since their leases ended all the same.
+// As after an evaluation during which all workers pause: the first push makes a version that the
+// others have not pulled, but they have pulled after their leases expired.
 TEST(ShardWorkers, all_workers_that_pulled_after_their_leases_expired_take_part_again) {
   OneShard one({.staleness = 100, .lease_s = 0.5});
   for (uint64_t worker : {1, 2, 3}) one.shard->join({worker, "", ""});
@@ -238,7 +238,7 @@ TEST(ShardWorkers, only_the_hello_that_made_a_worker_can_be_taken_back) {
   const auto first = one.shard->join({7, "a", ""});
   ASSERT_TRUE(first.is_new);
   EXPECT_FALSE(one.shard->join({7, "a", ""}).is_new);
-  one.shard->undo_join(7, first.hello);  // there was another since
+  one.shard->undo_join(7, first.hello);  // there was another hello since
   one.shard->join({8, "b", ""});
   one.shard->push(Full(7, 1, -1).push);
   one.shard->leave(8);
@@ -252,7 +252,7 @@ TEST(ShardWorkers, only_the_hello_that_made_a_worker_can_be_taken_back) {
 TEST(ShardWorkers, a_join_is_undone_even_after_another_connection_hung_up) {
   OneShard one({.staleness = 0, .lease_s = kNever});
   const auto made = one.shard->join({7, "", ""});
-  one.shard->cancel_push(7);  // a second hello of its, and it was gone again
+  one.shard->cancel_push(7);  // its second hello, after which it hung up
   one.shard->undo_join(7, made.hello);
   one.shard->join({8, "", ""});
   EXPECT_EQ(one.shard->push(Full(8, 1, -1).push).outcome, Outcome::kApplied);  // does not wait

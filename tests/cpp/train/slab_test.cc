@@ -124,7 +124,7 @@ TEST(Slab, open_refuses_other_files_and_slabs_of_other_layouts) {
   EXPECT_EQ(refused(null.get(), small_blocks()), Code::kInvalidArgument);
   EXPECT_EQ(refused(-1, small_blocks()), Code::kSystem);
 
-  // The right header, and the floats missing.
+  // The right header, without the floats.
   os::Fd cut = os::memory_file("cut");
   os::resize_file(cut.get(), os::page_size());
   void* from = mmap(nullptr, os::page_size(), PROT_READ, MAP_SHARED, slab.fd(), 0);

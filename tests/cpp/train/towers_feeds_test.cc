@@ -135,7 +135,7 @@ TEST(TowersFeeds, a_feed_that_is_closed_in_the_middle_ends_the_run) {
       EXPECT_EQ(error.code(), Code::kClosed);
     }
     EXPECT_GE(updater.step(), 5u);
-    EXPECT_LE(updater.step(), 6u);  // the next round was there already, perhaps
+    EXPECT_LE(updater.step(), 6u);  // the next round may have been taken already
     Loader other = batched().build({.workers = 0});
     EXPECT_EQ(towers.run(other, step_of).batches, 19u);
   }

@@ -63,7 +63,7 @@ TEST(WeightFiles, a_run_goes_on_from_its_file_bit_for_bit) {
     for (size_t i = 0; i < whole.state().size(); ++i) {
       EXPECT_TRUE(same_bits(resumed.state()[i], whole.state()[i])) << optimizer.name();
     }
-    // For prediction, the weights alone.
+    // For prediction, only the weights.
     EXPECT_EQ(load_parameters("file", Slab::Kind::kPrivate, files).layout(), a_layout());
   }
 }

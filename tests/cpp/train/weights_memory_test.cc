@@ -18,7 +18,7 @@
 #include "tests/cpp/train/publishing.h"
 #include "tests/cpp/train/refusals.h"
 
-// The protocol of section 5 of docs/training.md in one mapping, so that the thread sanitizer sees
+// The protocol of section 5 of docs/training.md in one mapping, so that the thread sanitizer checks
 // all of it.
 namespace penstock::train {
 namespace {
@@ -123,7 +123,7 @@ TEST(WeightsMemory, sleepers_wake_each_other) {
 #else
   constexpr uint64_t kVersions = 3000;
 #endif
-  std::atomic<uint64_t> seen{0};  // versions, by all together
+  std::atomic<uint64_t> seen{0};  // versions seen by all threads
   std::vector<std::thread> readers;
   for (uint32_t i = 0; i < kSleepers; ++i) {
     readers.emplace_back([&, row = i % kRows] {

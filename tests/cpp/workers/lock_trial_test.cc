@@ -5,7 +5,7 @@
 namespace penstock {
 namespace {
 
-// A consumer that looks every 0.1 ms, for so long: tickets a millisecond in either way.
+// A consumer that checks every 0.1 ms, for a given time; tickets per millisecond in both modes.
 struct Looks {
   uint64_t now_ns = 1'000'000'000, done = 0;
   uint64_t ns_of_all = 0;
@@ -27,7 +27,7 @@ TEST(LockTrial, settles_on_the_better_way_and_tries_the_other_one_now_and_then) 
   looks.run(trial, 20'000'000'000, 500, 200);
   EXPECT_GT(looks.ns_of_all, 0u);
   EXPECT_LT(looks.ns_of_all, 20'000'000'000u / 50);
-  looks.run(trial, 4'000'000'000, 200, 500);  // it finds out
+  looks.run(trial, 4'000'000'000, 200, 500);  // it detects the faster mode
   looks.run(trial, 20'000'000'000, 200, 500);
   EXPECT_GT(looks.ns_of_all, 20'000'000'000u * 49 / 50);
 }
@@ -68,7 +68,7 @@ TEST(LockTrial, tickets_that_are_not_quick_are_for_all) {
   looks.quick = true;
   looks.run(trial, 1'000'000'000, 500, 200);
   EXPECT_FALSE(trial.all(looks.now_ns, looks.done / 10, true));
-  looks.quick = false;  // by now they take longer, and all do more
+  looks.quick = false;  // tickets take longer now, and both modes do more
   looks.run(trial, 500'000'000, 50, 100);
   looks.run(trial, 5'000'000'000, 50, 100);
   EXPECT_EQ(looks.ns_of_all, 5'000'000'000u);
@@ -78,7 +78,7 @@ TEST(LockTrial, what_lay_in_between_is_not_measured) {
   LockTrial trial;
   Looks looks;
   looks.run(trial, LockTrial::kTryNs / 2, 500, 200);
-  looks.now_ns += 1'000'000'000;  // the consumer was away, with one worker at work
+  looks.now_ns += 1'000'000'000;  // the consumer did not check, while one worker was busy
   looks.run(trial, LockTrial::kTryNs * 2, 500, 200);
   looks.run(trial, LockTrial::kTryNs, 500, 200);
   EXPECT_FALSE(trial.all(looks.now_ns, looks.done / 10, true));

@@ -1,5 +1,5 @@
-// Worker processes under a supervisor, with a feed to take what they make. The processes are forked
-// before any thread is started and wait until they are given a place.
+// Worker processes under a supervisor, with a scheduler that takes their results. The processes are
+// forked before any thread is started, and wait until they get a place.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,9 +29,9 @@ inline constexpr uint64_t kRowBytes = 5000;
 
 inline std::byte fill_of(uint64_t step, uint64_t row) { return std::byte(step * 16 + row + 1); }
 
-// How a worker behaves: called for each row, before it is written (after 0) and after (after 1),
-// and at the end of a ticket (row == its end). `times` counts, in memory that all processes share,
-// how often this row of the plan got there.
+// The behaviour of a worker: called for each row before it is written (`after` false) and after
+// (true), and at the end of a ticket (row == its end). `times` counts these calls for the row, in
+// memory that all processes share.
 using Behaviour = std::function<void(const Ticket&, uint32_t row, bool after, uint32_t times)>;
 
 struct Scratch {  // shared by all processes
@@ -80,7 +80,7 @@ class RowWriter : public TicketRunner {
   const Behaviour& behaviour_;
 };
 
-// What a worker process does with its place, instead of serving the ring.
+// The code of a worker process that does not serve the ring.
 using Life = std::function<void(TicketRing&, uint32_t worker, int link)>;
 
 class ProcessWorld {
@@ -115,7 +115,7 @@ class ProcessWorld {
     supervisor_->close(2'000'000'000);
     watcher_.join();
     for (Process& p : processes_) {
-      p.go.reset();  // those that were never needed end by this
+      p.go.reset();  // ends the processes that were not needed
       p.link.reset();
       status_of(p.pid);
     }
@@ -138,8 +138,8 @@ class ProcessWorld {
     });
   }
 
-  // The next batch: its kind (of the first task that is no rows), and its rows checked but for
-  // `lost` (step, row).
+  // Takes the next batch: returns its kind (that of the first task without rows), and checks its
+  // rows except `lost` (step, row).
   ResultKind take(uint64_t step, std::optional<std::pair<uint64_t, uint32_t>> lost = {},
                   Task* failed = nullptr) {
     while (scheduler_->poll(0) != Scheduler::Poll::kBatch) {
@@ -191,7 +191,7 @@ class ProcessWorld {
     pid_t pid = start_child([&] {
       close(go[1]);
       ours.reset();
-      for (Process& p : processes_) p.go.reset();  // those of older siblings
+      for (Process& p : processes_) p.go.reset();  // copies of older siblings' descriptors
       uint32_t worker;
       if (read(go[0], &worker, sizeof(worker)) != sizeof(worker)) return true;
       if (settings_.life) {

@@ -1,4 +1,4 @@
-// What a worker sees: the layout that granules agree on, space for it, tickets that are taken away.
+// A worker's Slot: the layout that granules agree on, its space, tickets that are taken away.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -69,7 +69,7 @@ TEST(Slot, granules_of_one_batch_share_its_memory) {
     ASSERT_NE(rows, nullptr);
     if (w == 0) base = rows;
     EXPECT_EQ(rows, base);
-    EXPECT_EQ(world.ring->entry_at(seq).layout_row, 7u);  // of the first to come
+    EXPECT_EQ(world.ring->entry_at(seq).layout_row, 7u);  // of the first proposal
     EXPECT_EQ(slot.memory(layout_of("abcd"), kRowsBytes), nullptr);
     EXPECT_EQ(slot.memory(layout_of("abd"), kRowsBytes), nullptr);
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(slot.layout().data()), 3), "abc");
@@ -126,7 +126,7 @@ TEST(Slot, memory_that_the_entry_has_already_is_used_if_it_is_enough) {
     }
     EXPECT_GE(next.block_bytes, kRowsBytes);
     slot.finish_inline(ResultKind::kRows, 0, {});
-    EXPECT_EQ(world.arena.stats().live_blocks, seq + 1);  // what was too small was given back
+    EXPECT_EQ(world.arena.stats().live_blocks, seq + 1);  // smaller blocks were released
   }
 }
 
@@ -215,7 +215,7 @@ TEST(Slot, a_wait_for_space_ends_when_the_ring_closes) {
   waits.join();
 }
 
-// Several threads look for space at once, for several entries; none is given two blocks or none.
+// Several threads allocate space at once, for several entries; each entry gets exactly one block.
 TEST(Slot, space_is_allocated_once_whichever_thread_looks_for_it) {
   for (int round = 0; round < 50; ++round) {
     OneSlotRing world(1);
@@ -260,7 +260,7 @@ TEST(Slot, what_was_taken_away_is_not_written_any_more) {
   EXPECT_EQ(world.ring->place(0).inside.load(), 0u);
 }
 
-// As the supervisor does it to a thread: the word is moved, then Looks that began are waited for.
+// As the supervisor does for a thread: it changes the word, then waits for Looks that had begun.
 TEST(Slot, a_clock_is_not_moved_by_the_one_before) {
   constexpr uint64_t kMine = 12345;
   OneSlotRing world(1);

@@ -63,7 +63,7 @@ TEST(Supervisor, a_worker_that_dies_after_its_result_lost_nothing) {
                      ring.begin_result(claim);
                      claim.task->kind = ResultKind::kPacket;
                      claim.task->bytes = claim.seq;
-                     // As finish() does, but for waking anybody.
+                     // As finish() does, but without a wake-up.
                      if (claim.seq == 3 && deaths->fetch_add(1) < 3) {
                        claim.task->word.store(Task::with_state(claim.word, TaskState::kDone));
                        die();
@@ -89,7 +89,7 @@ TEST(Supervisor, a_row_that_kills_three_workers_is_an_error_that_names_it) {
   for (uint64_t step = 0; step < 3; ++step) EXPECT_EQ(world.take(step), ResultKind::kRows);
   Task failed{};
   EXPECT_EQ(world.take(3, {}, &failed), ResultKind::kLost);
-  EXPECT_EQ(failed.bytes, 6u - kGranuleRows);  // counted from the granule's begin
+  EXPECT_EQ(failed.bytes, 6u - kGranuleRows);  // counted from the granule's first row
   world.until_event(Supervisor::Kind::kDied, 3);
   EXPECT_EQ(world.ring().consumer().reissued.get(), 3u);
 }
@@ -115,7 +115,7 @@ TEST(Supervisor, deaths_are_reported_with_the_tickets_that_the_worker_had_done) 
                }});
   world.until_event(Supervisor::Kind::kDied);
   EXPECT_EQ(world.events()[0].worker, 1u);
-  EXPECT_EQ(world.events()[0].tickets, 0u);  // before its first
+  EXPECT_EQ(world.events()[0].tickets, 0u);  // before its first ticket
 }
 
 // ---- timeouts -----------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Nobody : public TicketRunner {
   void run(const Ticket&, Slot&) override {}
 };
 
-// The batch's other granule waits for the layout that the killed worker was about to write down.
+// The batch's other granule waits for the layout that the killed worker was about to write.
 TEST(Supervisor, a_process_killed_in_the_middle_of_a_layout_stops_nobody) {
   World world({.policy = {.timeout_ns = 100'000'000},
                .life = [](TicketRing& ring, uint32_t worker, int link) {
@@ -326,7 +326,7 @@ TEST(Supervisor, what_the_consumer_returns_is_not_in_use_while_its_worker_sleeps
     first.reset();
     EXPECT_EQ(BlocksInUse::bytes(in_use.load()), 1u << 20);
   }
-  last.reset();  // the ring is gone: its memory is not
+  last.reset();  // the ring is destroyed, its memory is not
   os::unmap(refs, 4096);
 }
 

@@ -1,4 +1,4 @@
-// A ring of several rings that the same workers serve.
+// A ring with several lanes, which the same workers serve.
 #include <thread>
 
 #include "penstock/memory/allocator.h"
@@ -73,7 +73,7 @@ TEST(TicketRingLanes, the_death_of_a_worker_opens_its_tickets_in_all) {
     EXPECT_EQ(ring->lane(l).reopen(1, 3, testing::drop, nullptr), 1u);
     EXPECT_EQ(state(ring->lane(l), 0), TaskState::kOpen);
   }
-  // Another one, which has looked behind all of them already, finds them.
+  // Another worker, which has already checked all lanes, finds them.
   for (uint32_t l = 0; l < 3; ++l) {
     uint64_t cursor = 0;
     TicketRing::Claim claim;
@@ -105,7 +105,7 @@ TEST(TicketRingLanes, a_worker_that_sleeps_is_woken_by_any) {
   serving.join();
 }
 
-// Which tickets one worker makes sooner than all would have to be known of all lanes together.
+// Deciding whether one worker is faster than all would need figures of all lanes together.
 TEST(TicketRingLanes, tickets_of_several_lanes_are_for_all_workers) {
   auto ring = ring_of_lanes(2);
   ring->set_exclusive(true);

@@ -1,4 +1,4 @@
-// The ring: workers that are parked do nothing, and nothing waits for them.
+// The ring: parked workers do nothing, and nothing waits for them.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -15,7 +15,7 @@ using testing::finish;
 using testing::post;
 using testing::state;
 
-// Serves until the ring closes; counts what it did.
+// Serves until the ring closes; counts its tickets.
 class Server {
  public:
   Server(TicketRing& ring, uint32_t worker)
@@ -30,7 +30,7 @@ class Server {
     while (!ring_.closed()) {
       if (ring_.claim(worker_, cursor, claim)) {
         ring_.begin_result(claim);
-        done_.fetch_add(1);  // before whoever takes the ticket may look
+        done_.fetch_add(1);  // before the consumer can read it
         ring_.finish(claim);
       } else {
         ring_.wait_for_work(worker_, cursor);
@@ -103,7 +103,7 @@ TEST(TicketRingParking, parked_workers_rest_and_come_back) {
     const uint64_t seq = post(*ring);
     take(*ring, seq);
     if (round % 3 == 0 && round > 0) {
-      // Whoever had looked at the old number may have claimed it; afterwards nobody does.
+      // A worker that had read the old number may have claimed a ticket; later none does.
       const uint64_t late = b.done() + c.done();
       EXPECT_LE(late, before + 1);
     }
@@ -120,7 +120,7 @@ TEST(TicketRingParking, parked_workers_rest_and_come_back) {
   ring->close();
 }
 
-// Every ticket is waited for without a timeout: a wake-up that is lost is a test that hangs.
+// Waits for every ticket without a timeout: after a lost wake-up the test hangs.
 TEST(TicketRingParking, no_wake_up_is_lost_while_workers_are_parked_and_called_back) {
   auto ring = TicketRing::create({8, 2, 4}, false);
   Server a(*ring, 0), b(*ring, 1), c(*ring, 2), d(*ring, 3);

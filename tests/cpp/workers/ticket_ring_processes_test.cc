@@ -1,4 +1,4 @@
-// Processes on one ring, killed at any instant: no task is lost, none is done wrongly.
+// Processes on one ring, killed at any time: no task is lost, and none has a wrong result.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kWorkers = 3, kGranules = 2;
 
-// What a task's result is: anybody can check it.
+// The expected result of a task.
 uint64_t value_of(uint64_t seq, uint32_t granule) {
   return (seq * 7 + granule) * 0x9e3779b97f4a7c15;
 }
@@ -104,7 +104,7 @@ TEST(TicketRingProcesses, killed_workers_lose_nothing) {
 #else
   constexpr int kKills = 250;
 #endif
-  // At least so many, and as many more as are done meanwhile.
+  // At least so many, and further ones that are done meanwhile.
   constexpr uint64_t kMin = 3000;
   for (int kills = 0; ring->head() < kMin || kills < kKills;) {
     post_until(*ring, UINT64_MAX);
@@ -118,7 +118,7 @@ TEST(TicketRingProcesses, killed_workers_lose_nothing) {
     }
     take_ready(*ring);
   }
-  // What is still in flight comes too, without anybody's help.
+  // Tickets in flight are finished, too, without further calls.
   while (ring->head() < ring->posted()) {
     ring->consumer_wait(ring->head(), -1);
     take_ready(*ring);

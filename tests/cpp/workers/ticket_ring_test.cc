@@ -1,4 +1,4 @@
-// The ring: who may move a task from which state to which.
+// The ring: the transitions of a task's state, and the threads that may make them.
 #include "penstock/workers/ticket_ring.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(TicketRing, a_poisoned_row_takes_no_other_along_and_is_forgotten_with_its_e
     for (uint32_t granules : {1u, 3u}) {
       auto ring = TicketRing::create(
           {.entries = 2, .granules = granules, .workers = 1, .rows = rows}, true);
-      auto theirs = TicketRing::open(ring->fd());  // as a worker process has it
+      auto theirs = TicketRing::open(ring->fd());  // as in a worker process
       uint64_t cursor = 0;
       for (int round = 0; round < 5; ++round) {  // round the ring
         uint64_t seq = post(*ring, granules);
@@ -73,7 +73,7 @@ TEST(TicketRing, a_poisoned_row_takes_no_other_along_and_is_forgotten_with_its_e
           EXPECT_FALSE(theirs->ending(claim, {row}));
           EXPECT_TRUE(
               ring->poison(ours, {row}, row == 0 ? ResultKind::kLost : ResultKind::kTimeout));
-          EXPECT_FALSE(ring->poison(ours, {row}, ResultKind::kError));  // was already
+          EXPECT_FALSE(ring->poison(ours, {row}, ResultKind::kError));  // already poisoned
         }
         EXPECT_TRUE(theirs->any_poisoned(claim));
         for (uint32_t row : bad) {
@@ -175,7 +175,7 @@ TEST(TicketRing, withdrawn_work_keeps_its_place_until_it_is_done) {
   finish(*ring, claim);
   ring->clear(next);
   ring->advance_head(next + 1);
-  EXPECT_FALSE(ring->can_post());  // the zombie's place comes next
+  EXPECT_FALSE(ring->can_post());  // the next place is held by the zombie
   finish(*ring, zombie);
   EXPECT_TRUE(ring->withdraw(old));
   ring->clear(old);
@@ -267,8 +267,8 @@ TEST(TicketRing, a_dead_workers_withdrawn_work_is_just_done) {
   EXPECT_TRUE(ring->withdraw(seq));
 }
 
-// The same worker's place may claim the same task again after the first claim was taken away: the
-// thread that made the first one must still see that it is not its own any more.
+// The same worker's place may claim the same task again after the first claim was taken away. The
+// thread that made the first claim must still detect that it has lost the task.
 TEST(TicketRing, a_claim_that_was_taken_away_never_comes_back) {
   auto ring = TicketRing::create({2, 1, 1}, false);
   post(*ring);
@@ -293,14 +293,14 @@ TEST(TicketRing, a_claim_that_was_taken_away_never_comes_back) {
 
 struct Load {
   uint32_t entries, granules, workers, window;
-  bool any;             // take batches as they come
+  bool any;             // take batches in any order
   bool varied = false;  // entries of one granule to all of them
   uint32_t granules_of(uint64_t seq) const {
     return varied ? 1 + static_cast<uint32_t>(seq * 0x9E3779B97F4A7C15 >> 40) % granules : granules;
   }
 };
 
-// Every task is done once, by somebody, and nobody sleeps for ever: all waits here are unbounded.
+// Every task is done once, and no thread sleeps for ever: all waits here are unbounded.
 void run_load(const Load& load, uint64_t count) {
   auto ring = TicketRing::create({load.entries, load.granules, load.workers}, false);
   std::vector<std::atomic<uint32_t>> done(count * load.granules);

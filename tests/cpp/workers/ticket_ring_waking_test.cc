@@ -1,4 +1,4 @@
-// The ring: nobody sleeps through work, and nobody is woken for too little of it.
+// The ring: no worker sleeps while there is work, and none is woken for too little work.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,8 +21,8 @@ class Sleeper {
   Sleeper(TicketRing& ring, uint32_t worker)
       : ring_(ring), worker_(worker), thread_([this] { run(); }) {}
   ~Sleeper() { thread_.join(); }
-  // Not only with its bit set: it looks for work once more after that, and would do it without
-  // having been woken.
+  // Not only until its bit is set: afterwards the worker checks for work once more, and would do it
+  // without a wake-up.
   void until_asleep() {
     while (!ring_.asleep(worker_) || !testing::sleeps(id_)) std::this_thread::yield();
   }
@@ -75,7 +75,7 @@ TEST(TicketRing, a_quarter_of_the_ring_wakes_somebody) {
   ring->close();
 }
 
-// Such a consumer would sleep until several are there, but nobody makes more than one.
+// Such a consumer would sleep until several batches are ready, but there is only one.
 TEST(TicketRing, a_consumer_that_waits_again_at_once_gets_a_batch_that_none_follows) {
   auto ring = TicketRing::create({64, 1, 1}, false);
   ring->place(0).ticket_ns.store(1000);
@@ -226,7 +226,7 @@ TEST(TicketRing, an_owned_entry_wakes_its_owner) {
 TEST(TicketRing, closing_wakes_everybody) {
   auto ring = TicketRing::create({4, 1, 3}, false);
   Sleeper a(*ring, 0), b(*ring, 1), c(*ring, 2);
-  post(*ring, 1, 200);  // for nobody
+  post(*ring, 1, 200);  // for no worker
   std::thread closer([&] {
     a.until_asleep();
     b.until_asleep();
@@ -237,7 +237,7 @@ TEST(TicketRing, closing_wakes_everybody) {
   closer.join();
 }
 
-// A later epoch's batch is not to be had before this one's: it is no reason to stay awake.
+// A batch of a later epoch cannot be taken before those of this epoch, so it ends no wait.
 TEST(TicketRing, waiting_for_any_batch_is_for_one_of_the_same_epoch) {
   auto ring = TicketRing::create({8, 1, 2}, false);
   uint64_t last = post(*ring, 1, kAnyWorker, 0);

@@ -1,4 +1,4 @@
-// What a worker did, as read while it is at it.
+// A worker's figures, read while it works.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -27,7 +27,7 @@ TEST(WorkerFigures, a_wait_counts_while_it_lasts_up_to_the_last_batch) {
   EXPECT_EQ(ring->figures(0).wait_ticket_ns, 0u);
   place.waiting_since.store(500);
   EXPECT_EQ(ring->figures(1).wait_ticket_ns, 5u);
-  place.waiting_since.store(WorkerPlace::kCounting);  // and it died there
+  place.waiting_since.store(WorkerPlace::kCounting);  // and it died then
   EXPECT_EQ(ring->figures(1).wait_ticket_ns, 5u);
 }
 

@@ -13,7 +13,7 @@ namespace {
 using Record = std::vector<std::string>;
 using testing::Made;
 
-// What RFC 4180 says, one character after the other.
+// A plain parser of RFC 4180, character by character.
 std::vector<Record> plainly_parsed(const std::string& text, char delimiter = ',') {
   std::vector<Record> records;
   size_t i = 0;
@@ -46,7 +46,7 @@ std::vector<Record> plainly_parsed(const std::string& text, char delimiter = ','
   return records;
 }
 
-// A file of it, as somebody might write it.
+// A file of these records, in a random style.
 std::string written(const std::vector<Record>& records, std::mt19937& random) {
   std::string text;
   for (const Record& record : records) {
@@ -147,7 +147,7 @@ TEST_F(Csv, fields_are_those_of_the_rfc_indexed_and_as_a_stream) {
   }
 }
 
-// Of one file, read in different ways, each with its own index.
+// One file with different options has a separate index for each.
 TEST_F(Csv, an_index_beside_the_file_is_that_of_what_is_asked_for) {
   std::string text = "c0,c1\n";
   for (int i = 0; i < 300; ++i) text += "\"a\n" + std::to_string(i) + "\",b;c\n\n";
@@ -179,7 +179,7 @@ TEST_F(Csv, an_index_beside_the_file_is_that_of_what_is_asked_for) {
   EXPECT_EQ(files->list("").size(), 2u);
 }
 
-// Whatever the bytes are, both ways cut them alike, as the plain reading of the RFC does.
+// For any bytes, both ways find the same records as the plain parser.
 TEST_F(Csv, any_bytes_are_cut_alike) {
   std::mt19937 random(4);
   const std::string alphabet = "a,\"\"\r\n";
@@ -203,7 +203,7 @@ TEST_F(Csv, any_bytes_are_cut_alike) {
     }
     ASSERT_EQ(index.size(), begins.size()) << text;
     for (size_t i = 0; i < begins.size(); ++i) ASSERT_EQ(index.at(i).offset, begins[i]) << text;
-    // What follows a closing quote is an error, and the plain reading does not know that.
+    // Text after a closing quote is an error, which the plain parser does not detect.
     std::vector<Failure> failures;
     if (index.size() > 0) {
       const auto made = all(nodes::csv("file", text_columns(1)), &failures);

@@ -20,7 +20,7 @@ class FixedRecords : public ::testing::Test {
   }
   ~FixedRecords() override { std::filesystem::remove_all(folder); }
 
-  // `count` records of five bytes, the first of which counts on from file to file.
+  // `count` records of five bytes; the first byte counts up from file to file.
   void write(const std::string& name, size_t count, const std::string& before = "",
              const std::string& after = "") {
     std::string bytes = before;
@@ -74,7 +74,7 @@ TEST_F(FixedRecords, of_a_file_that_became_shorter_are_lost_alone) {
   EXPECT_EQ(feed.stats().skipped, 4u);
 }
 
-// Small records in no order are read otherwise.
+// Small records in random order are read by another code path.
 TEST_F(FixedRecords, in_no_order_are_lost_alone_too) {
   constexpr size_t kRecords = 9000, kBytes = 100;
   std::string bytes;

@@ -134,7 +134,7 @@ TEST_F(IdxFiles, have_as_many_labels_as_rows_file_by_file) {
             Code::kInvalidArgument);
 }
 
-// Each byte at which a file may be cut, and each way to read it.
+// For each byte at which a file may be truncated, and each way to read it.
 TEST_F(IdxFiles, that_are_cut_short_are_never_fewer_rows) {
   const std::string bytes = images(0, 40), good = write("labels", labels(0, 40));
   const auto fails = [&](const std::string& cut, size_t at) {
@@ -154,7 +154,7 @@ TEST_F(IdxFiles, that_are_cut_short_are_never_fewer_rows) {
   };
   for (size_t end = 0; end < bytes.size(); end += 5) {
     fails(bytes.substr(0, end), end);
-    if (end + 6 <= bytes.size()) {  // else one row is lost, and known to be
+    if (end + 6 <= bytes.size()) {  // otherwise one row is lost and reported
       fails(compressed(bytes.substr(0, end), Compression::kGzip), end);
     }
   }

@@ -17,7 +17,7 @@
 namespace penstock {
 namespace {
 
-// What a line is, written plainly.
+// A plain implementation of lines.
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::string line;
@@ -126,9 +126,9 @@ TEST_F(Lines, that_are_others_than_when_indexed_are_lost) {
   text = "one\ntwo\nthree\nfour";
   const Node::Ref node = nodes::lines("file", {});
   EXPECT_EQ(all(node), lines_of(text));
-  text = "one\nt\no\nthree\nfour";  // an end inside
+  text = "one\nt\no\nthree\nfour";  // a line end inside a line
   EXPECT_EQ(all(node), (std::vector<std::string>{"one", "<lost>", "three", "four"}));
-  text = "one\ntwoo\nthree\nfour";  // and now all is elsewhere
+  text = "one\ntwoo\nthree\nfour";  // all later lines have moved
   EXPECT_EQ(all(node), (std::vector<std::string>{"one", "<lost>", "<lost>", "<lost>"}));
   text = "one\ntwo\nthr";
   EXPECT_EQ(all(node), (std::vector<std::string>{"one", "two", "<lost>", "<lost>"}));
@@ -169,7 +169,7 @@ TEST_F(Lines, of_compressed_files_are_a_stream) {
   for (int i = 0; i < 100; ++i) text += "line " + std::to_string(i) + (i % 3 == 0 ? "\r\n" : "\n");
   (*files)["a"] = compressed(text, Compression::kGzip);
   (*files)["b"] = compressed("x^ is text, and \r\nnot zlib", Compression::kZlib);
-  (*files)["c"] = "x^";  // as a zlib file might begin
+  (*files)["c"] = "x^";  // a zlib file may begin so
   EXPECT_EQ(all(nodes::lines("c", {})), std::vector<std::string>{"x^"});
   const auto gzip = nodes::lines(Paths{"a", "c"}, LineOptions{});
   testing::check_stream(gzip, 400, 3, files);

@@ -28,8 +28,8 @@ using Numbers = std::vector<int64_t>;
 
 class Snapshot : public testing::SnapshotFolder {
  protected:
-  // All elements; nothing for those that failed, which must be DataLoss that names file, place and
-  // remedy.
+  // All elements; nothing for failed ones, whose error must be a DataLoss that names file, place
+  // and remedy.
   static std::vector<Made> elements(const Dataset& dataset) {
     Plan plan(*dataset.node());
     Scratch scratch;
@@ -212,7 +212,7 @@ TEST_F(Snapshot, of_two_writers_one_has_the_name_and_both_go_on) {
   other.close();
 }
 
-// What reading a damaged file gives: nothing but what was kept, and a DataLoss.
+// Reading a damaged file gives only elements that were stored, and DataLoss errors.
 TEST_F(Snapshot, every_damage_is_found) {
   Dataset text = Dataset::range(8, 11).map(std::make_shared<test::TextOp>());
   go_through(text.cache(path()));
@@ -243,7 +243,7 @@ TEST_F(Snapshot, every_damage_is_found) {
     if (at % 3 == 0) look(sound.substr(0, at), "cut at " + std::to_string(at));
     if (at % 7 == 0) look(sound.substr(at + 1), "without the first " + std::to_string(at + 1));
   }
-  // Only what fills a record up to its task is never looked at.
+  // Only the padding of records is never read.
   EXPECT_LT(unread, 5u * kSnapshotUnit);
   look(sound + sound, "twice");
   look(sound + '\0', "and a byte");
@@ -258,7 +258,7 @@ TEST_F(Snapshot, every_damage_is_found) {
   EXPECT_THROW(elements(Dataset::snapshot(folder_)), Error);
 }
 
-// Space for batches is taken before elements are read: here it would be 8 GiB for each.
+// Memory for batches is allocated before elements are read: here it would be 8 GiB for each.
 TEST_F(Snapshot, a_spec_of_larger_elements_than_there_are_is_damage) {
   const int64_t shape = 12345, larger = int64_t{1} << 33;
   go_through(Dataset::arrays({{"x", Tensor::make(DType::kUint8, {3, shape})}}).cache(path()));

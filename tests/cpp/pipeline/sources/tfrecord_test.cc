@@ -17,7 +17,7 @@ std::string text_of(const Chunk& chunk, uint32_t row) {
 }
 
 struct TFRecordSource : ::testing::Test, TFRecords {
-  // The whole of it, with <lost> for what is lost.
+  // All elements, with <lost> for lost ones.
   std::vector<std::string> all(const Node::Ref& node) {
     Builder builder(files);
     IndexedRef stage = builder.build(*node).indexed;
@@ -87,8 +87,8 @@ TEST_F(TFRecordSource, what_one_fetch_made_outlives_the_next) {
   Builder builder(files);
   IndexedRef stage = builder.build(*nodes::tfrecord("file", {})).indexed;
   auto reader = stage->reader(context);
-  // One chunk that is made in pieces, as concatenate does, and chunks that are used together, as
-  // for a batch of strings.
+  // One chunk that is made in pieces, as by concatenate, and chunks that are used together, as for
+  // a batch of strings.
   Chunk other(scratch);
   std::vector<uint64_t> positions{3, 129, 7}, more{64, 65, 66, 2};
   chunk.reset(stage->spec(), 7);
@@ -173,7 +173,7 @@ TEST_F(TFRecordSource, an_index_beside_the_files_is_made_once_and_has_all_damage
   EXPECT_EQ(files->list("in/").size(), 3u);
   EXPECT_EQ(all(nodes::tfrecord("in/*", beside)), expected);
   EXPECT_EQ(files->list("in/").size(), 6u);
-  // Another run of another process: no byte of the files is read before it begins.
+  // Another run, in another process: no byte of the files is read before it begins.
   bool built = false;
   for (size_t i = 0; i < 3; ++i) {
     files->before_read("in/part-" + std::to_string(i), [&] {
@@ -239,7 +239,7 @@ TEST_F(TFRecordSource, compressed_files_are_a_stream_and_tell_so_themselves) {
   EXPECT_FALSE(reading.stage().length());
   EXPECT_EQ(texts(reading.epoch()), expected);
   testing::check_stream(made, 400, 3, files);
-  // All of one kind is a stream of that kind, whatever they look like.
+  // A given compression applies to all files, whatever their bytes are.
   const auto wrong = nodes::tfrecord("plain", TFRecordOptions{.compression = "gzip"});
   testing::StreamReading other(wrong, 0, files);
   EXPECT_EQ(texts(other.epoch()), std::vector<std::string>{"<lost>"});

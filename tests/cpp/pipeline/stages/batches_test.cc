@@ -141,7 +141,7 @@ TEST(Padding, a_value_must_be_one_of_the_dtype) {
   EXPECT_FALSE(fits(DType::kComplex64, 1.0));
 }
 
-// Batches with ragged columns are not elements: they are read as the worker does.
+// Batches with ragged columns are not elements: they are read like a worker reads them.
 TEST(RaggedBatch, stacks_what_differs_as_offsets_and_values) {
   auto lengths = std::vector<int64_t>{2, 0, 3};
   Reading reading(nodes::ragged_batch(rows_of_lengths(lengths), 3, false));

@@ -1,4 +1,4 @@
-// Streams that are cut short, shuffled in a buffer, and taken apart.
+// Streams with take, shuffle(buffer), and unbatch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ TEST(ShuffleBuffer, every_element_is_equally_likely_everywhere_when_all_fit) {
   for (const auto& place : counts) {
     double chi = 0;
     for (int count : place) chi += (count - 500.0) * (count - 500.0) / 500.0;
-    EXPECT_LT(chi, 30);  // 7 degrees of freedom: one in 10,000
+    EXPECT_LT(chi, 30);  // 7 degrees of freedom: probability 1 in 10,000
   }
 }
 

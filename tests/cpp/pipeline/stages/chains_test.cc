@@ -12,7 +12,7 @@ using testing::Reading;
 using testing::tensor;
 namespace reference = testing::reference;
 
-// A chain of stages, and what it is said to be.
+// A chain of stages, and its reference.
 struct Chain {
   Node::Ref node;
   reference::Dataset expected;
@@ -43,7 +43,7 @@ class Random {
     return {nodes::range(begin, end, step), reference::range(begin, end, step)};
   }
 
-  // What all of them have in common: they take one chain and give one.
+  // Appends a random stage to a chain.
   Chain stage(const Chain& in) {
     const uint64_t n = below(50);
     switch (below(8)) {

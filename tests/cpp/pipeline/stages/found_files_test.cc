@@ -23,8 +23,8 @@ std::string lines(int count) {
   return text;
 }
 
-// Of these nodes two builds: the second is given what the first one found, in files as they are
-// then.
+// Builds these nodes twice: the second build gets the files and indices that the first one found,
+// with the files in their state at that time.
 struct FoundFilesTest : ::testing::Test {
   std::shared_ptr<MemoryFiles> files = std::make_shared<MemoryFiles>();
 

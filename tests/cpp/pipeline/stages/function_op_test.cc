@@ -23,7 +23,7 @@ Node::Ref mapped(const Node::Ref& input, FunctionOp::Function f) {
 
 int64_t number(const Example& element) { return element.at("").as_span<const int64_t>()[0]; }
 
-// What a worker would hear of user code, and say.
+// Records the calls of user code, like a worker.
 class Watch : public Context::Watch {
  public:
   bool progress(uint32_t row, uint32_t) override {

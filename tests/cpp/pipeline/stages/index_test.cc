@@ -137,7 +137,7 @@ TEST(ShuffleBlocks, a_window_has_the_elements_of_its_blocks) {
   std::set<uint64_t> tails;
   for (uint64_t epoch = 0; epoch < 60; ++epoch) {
     Numbers order = of(shuffled, epoch);
-    // The short block makes the window in which it is shorter, and moves those behind it.
+    // The short block shortens its window, and shifts later windows.
     uint64_t begin = 0;
     while (begin < order.size()) {
       std::map<int64_t, uint64_t> blocks;

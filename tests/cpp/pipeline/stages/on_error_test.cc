@@ -144,7 +144,7 @@ TEST(OnError, what_is_to_be_raised_of_another_element_ends_the_replacing) {
   }
 }
 
-// The first two calls for row 1 took too long: the element's, and the one's that is to replace it.
+// The first two calls for row 1 timed out: that of the element, and that of its replacement.
 TEST(OnError, what_ran_out_of_time_is_replaced_by_what_did_not) {
   class Poisoned : public Context::Watch {
    public:

@@ -1,7 +1,7 @@
 #pragma once
 
 // Reads a stage without an engine: builds a node, fetches positions into free and into bound
-// chunks, and gives what was made as Examples.
+// chunks, and returns the elements as Examples.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace penstock::testing {
 
 inline Node::Ref range(int64_t end) { return nodes::range(0, end, 1); }
 
-// An element, or nothing: it was lost.
+// An element; nothing if it was lost.
 using Made = std::optional<Example>;
 
 inline Tensor copy_of(const Leaf& leaf, std::span<const int64_t> shape, const std::byte* data) {
@@ -64,13 +64,13 @@ class Reading {
   Context& context() { return context_; }
   uint64_t length(uint64_t base = 0) const { return stage_->length(base); }
   const std::vector<std::string>& titles() const { return builder_.titles(); }
-  // Why the rows of the last fetch that were lost are.
+  // The failures of the lost rows of the last fetch.
   const std::vector<std::pair<uint32_t, Failure>>& failures() const { return failures_; }
-  // What was lost on the way to rows that are there.
+  // The losses before delivered rows.
   const std::vector<std::pair<uint32_t, Failure>>& notes() const { return notes_; }
 
-  // The elements at `positions`, at most 64 - row of them, made into rows from `row` on: once free
-  // and, where the spec is known and fixed, once more bound, which must give the same.
+  // The elements at `positions`, at most 64 - row, fetched into rows from `row` on: into free
+  // columns and, if the spec is known and fixed, also into bound ones, with the same result.
   std::vector<Made> at(const At& at, const std::vector<uint64_t>& positions, uint32_t row = 0) {
     Chunk chunk(scratch_);
     chunk.reset(stage_->spec(), static_cast<uint32_t>(row + positions.size()));
@@ -98,7 +98,7 @@ class Reading {
   }
 
  private:
-  // Rows that lie apart, with bytes between them that nobody may touch.
+  // Bound rows with gaps between them, whose bytes must not change.
   void check_bound(const At& at, const std::vector<uint64_t>& positions, uint32_t row,
                    const std::vector<Made>& expected) {
     SpecRef spec = stage_->spec();
@@ -134,7 +134,7 @@ class Reading {
   std::vector<std::pair<uint32_t, Failure>> failures_, notes_;
 };
 
-// The values of an int64 leaf, as numbers, element after element; -1 stands for one that was lost.
+// The values of an int64 leaf, element after element; -1 for a lost one.
 inline std::vector<int64_t> numbers(const std::vector<Made>& made, std::string_view leaf = "") {
   std::vector<int64_t> all;
   for (const Made& element : made) {
@@ -148,7 +148,7 @@ inline std::vector<int64_t> numbers(const std::vector<Made>& made, std::string_v
   return all;
 }
 
-// What `f` throws.
+// The error that `f` throws.
 template <class F>
 Error error_of(F f) {
   try {

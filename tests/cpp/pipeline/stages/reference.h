@@ -1,8 +1,8 @@
 #pragma once
 
-// Each transformation as a few lines over std::vector, written from what tf.data's documentation
-// says of it (for elements that are single numbers), and from docs/design/pipeline.md where tf.data
-// has no such thing. Slow, obvious, and sharing no code with the stages that are compared with it.
+// Each transformation as a few lines over std::vector, for elements that are single numbers.
+// Written from tf.data's documentation, or from docs/design/pipeline.md for stages that tf.data
+// lacks. Slow, simple, and without code in common with the tested stages.
 
 #include <algorithm>
 #include <cstdint>
@@ -68,7 +68,7 @@ inline Dataset take_while(Dataset input, std::function<bool(int64_t)> predicate)
 
 enum class Rest { kKeep, kDrop, kPad };
 
-// tf.data's shard(num_shards, index) where the remainder is kept.
+// tf.data's shard(num_shards, index), if the remainder is kept.
 inline Dataset shard(Dataset input, uint64_t rank, uint64_t world, Rest rest = Rest::kKeep,
                      uint64_t used = 0) {
   return [=](uint64_t epoch) {
@@ -216,8 +216,8 @@ inline Lists window(const Dataset& input, uint64_t size, uint64_t shift, uint64_
   return out;
 }
 
-// The loop of tf.data's interleave: places that hold an input or nothing; a turn is `block`
-// elements, and ends early where the input does.
+// The loop of tf.data's interleave: places with an input or nothing; a turn is `block` elements,
+// and ends early with the input.
 inline Elements interleave(const std::vector<Dataset>& inputs, uint64_t cycle, uint64_t block,
                            uint64_t epoch) {
   std::vector<std::vector<int64_t>> places(cycle);  // what is left of each, from the back

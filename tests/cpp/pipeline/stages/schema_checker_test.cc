@@ -1,5 +1,5 @@
-// Elements of which one is not like those before it: it fails, and only it, however many are made
-// at a time and wherever they are read from.
+// One element has another schema than those before it: only it fails, for any number of elements
+// made at a time, and from any position.
 #include "penstock/pipeline/stages/schema_checker.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ Node::Ref by_function(Node::Ref input, FunctionOp::Function function) {
   return nodes::map(std::move(input), std::make_shared<FunctionOp>("f", std::move(function)));
 }
 
-// Numbers, one of them real.
+// Integers, except one floating-point number.
 Node::Ref with_one_real(Node::Ref input, int64_t at) {
   return by_function(std::move(input), [at](const Example& element, SampleContext&) {
     return one(number_of(element), number_of(element) == at);

@@ -1,5 +1,5 @@
-// Parcels of large elements: they are written to their places at once, or copied there, and hold
-// the same.
+// Stream chunks of large elements: elements are written to their places directly or copied there,
+// with the same result.
 #include "penstock/pipeline/stages/stream_chunk.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 
-// Two leaves, of which each value is the element's number.
+// Two leaves, whose values are the element's number.
 Dataset large(int64_t elements, uint64_t (*bytes_of)(int64_t)) {
   return Dataset::range(0, elements).map([bytes_of](const Example& element, SampleContext&) {
     const int64_t number = test::number_of(element);
@@ -33,7 +33,7 @@ Dataset large(int64_t elements, uint64_t (*bytes_of)(int64_t)) {
 
 struct Gone {
   std::vector<int64_t> numbers;
-  uint64_t most_bytes = 0;  // in the stream's hands
+  uint64_t most_bytes = 0;  // held by the stream
   uint64_t most_live = 0, live = 0;
 };
 
@@ -85,7 +85,7 @@ std::vector<int64_t> numbers_of(int64_t first, int64_t end, int64_t step = 1) {
 TEST(StreamChunk, large_elements_of_one_size_are_written_where_they_are_to_lie) {
   const Dataset dataset = large(36, [](int64_t) { return kMiB; }).filter(true_of).batch(8);
   const Gone gone = through(dataset);
-  EXPECT_EQ(gone.numbers, numbers_of(0, 36));  // the last stream chunk is of four, and copied
+  EXPECT_EQ(gone.numbers, numbers_of(0, 36));  // the last chunk has four, copied
   EXPECT_LT(gone.most_live, 13 * kMiB);
   EXPECT_LT(gone.most_bytes, 5 * kMiB);
   EXPECT_EQ(gone.live, 0u);

@@ -1,8 +1,7 @@
 #pragma once
 
-// Reads a stream without an engine, and holds it to what every ElementReader promises: the same
-// elements in whatever portions they are asked for, from every place on in another reader, and
-// with however little memory.
+// Reads a stream without an engine, and checks the contract of ElementReader: the same elements in
+// portions of any size, from every place on in another reader, and with any amount of memory.
 
 #include <gtest/gtest.h>
 
@@ -19,10 +18,10 @@
 
 namespace penstock::testing {
 
-// A node as a stream, whatever it was built as, and a reader of it.
+// A node as a stream, also if it is indexed, and a reader of it.
 class StreamReading {
  public:
-  // `share`: of memory.
+  // `share`: bytes of memory.
   explicit StreamReading(const Node::Ref& node, uint64_t seed = 0,
                          std::shared_ptr<FileSystem> files = posix_files(),
                          uint64_t share = UINT64_MAX)
@@ -40,8 +39,8 @@ class StreamReading {
   // Another reader of the same stage.
   void fresh() { reader_ = stage_->reader(context_); }
 
-  // The next elements, or nothing: it is over. What the readers left in the scratch is overwritten
-  // afterwards, as a cursor may do.
+  // The next elements, or none at the end. The reader's scratch is overwritten afterwards, as a
+  // stream reader may do.
   std::vector<Made> next(uint32_t most) {
     Chunk chunk(scratch_);
     const uint32_t count = reader_->next(most, chunk);
@@ -58,7 +57,7 @@ class StreamReading {
   // Of the last next().
   const std::vector<std::pair<uint32_t, Failure>>& failures() const { return failures_; }
 
-  // What is left, or `limit` elements of it.
+  // The rest, or `limit` elements of it.
   std::vector<Made> rest(uint32_t most = Chunk::kRows, size_t limit = 1000) {
     std::vector<Made> all;
     while (all.size() < limit) {
@@ -92,7 +91,7 @@ inline void expect_equal(std::span<const Made> made, std::span<const Made> expec
   }
 }
 
-// `limit`: elements of each pass that are looked at, of a stream that may have no end.
+// `limit`: the number of elements of each pass to check, because a stream may be endless.
 inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t seed = 3,
                          const std::shared_ptr<FileSystem>& files = posix_files()) {
   StreamReading reading(node, seed, files);
@@ -112,22 +111,21 @@ inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t see
   StreamReading little(node, seed, files, 1);  // pulls one element at a time, and keeps none
   expect_equal(little.epoch(0, 5, limit), whole, title + ", with little memory");
   little.reader().begin(0);
-  // In front of every element, and at the end.
+  // The states before every element, and at the end.
   std::vector<std::string> states;
-  StreamReading has_element_layout(node, seed,
-                                   files);  // goes from state to state that is never JSON
+  StreamReading direct(node, seed, files);  // loads states directly, without JSON
   reading.reader().begin(0);
   for (size_t i = 0; i <= whole.size(); ++i) {
     const State state = reading.reader().save();
     states.push_back(state.dump());
     if (i % 8 == 0) {
-      has_element_layout.reader().load(0, state);
+      direct.reader().load(0, state);
       const size_t left = std::min<size_t>(whole.size() - i, 3);
-      expect_equal(has_element_layout.rest(2, left), std::span(whole).subspan(i, left),
+      expect_equal(direct.rest(2, left), std::span(whole).subspan(i, left),
                    title + ", not JSON");
       // With more memory than the state was saved with, and with less.
-      has_element_layout.reader().load(0, little.reader().save());
-      expect_equal(has_element_layout.rest(3, left), std::span(whole).subspan(i, left),
+      direct.reader().load(0, little.reader().save());
+      expect_equal(direct.rest(3, left), std::span(whole).subspan(i, left),
                    title + ", with more");
       little.reader().load(0, state);
     }
@@ -144,7 +142,7 @@ inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t see
     reading.fresh();
     reading.reader().load(0, State::parse(states[i]));
     const std::string saved = reading.reader().save().dump();
-    // All that is left of some, and some of all.
+    // From some places the whole rest, from all others a part.
     const size_t left = std::min(i % 16 == 0 ? limit : size_t{70}, whole.size() - i);
     expect_equal(reading.rest(i % 2 == 0 ? 7 : Chunk::kRows, left),
                  std::span(whole).subspan(i, left), place);
@@ -152,7 +150,7 @@ inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t see
     if (ends && i + left == whole.size()) {
       EXPECT_TRUE(reading.next(1).empty()) << place;
     }
-    // Saved at once, and loaded by a reader that was in the middle of something else.
+    // Saved immediately, and loaded by a reader at another position.
     reading.reader().load(0, State::parse(saved));
     expect_equal(reading.rest(1, std::min<size_t>(left, 3)),
                  std::span(whole).subspan(i, std::min<size_t>(left, 3)), place + ", saved again");
@@ -167,7 +165,7 @@ inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t see
   }
 }
 
-// The same, and every epoch's numbers are what `expected` says.
+// The same, and also checks that every epoch's numbers are those of `expected`.
 inline void check_stream(const Node::Ref& node,
                          const std::function<std::vector<int64_t>(uint64_t epoch)>& expected,
                          size_t limit = 400, uint64_t seed = 3) {

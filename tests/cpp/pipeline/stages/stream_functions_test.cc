@@ -1,4 +1,4 @@
-// Streams of functions: generators, and scans that carry something on.
+// Streams of functions: generators, and scans with a carry.
 #include <gtest/gtest.h>
 
 #include <stdexcept>
@@ -80,7 +80,7 @@ TEST(Scan, carries_on) {
 }
 
 TEST(Scan, what_is_handed_on_may_be_what_was_given) {
-  // The element that came before, with what it is now.
+  // The previous element together with the current one.
   auto delay = [](const Example& carry, const Example& element) {
     return std::pair(element, carry);
   };
@@ -89,7 +89,7 @@ TEST(Scan, what_is_handed_on_may_be_what_was_given) {
 }
 
 TEST(Scan, what_is_carried_survives_a_state_bit_by_bit) {
-  // Of every length, so that each padding of the text comes.
+  // Carries of every length, so that each padding of the base64 text occurs.
   auto grow = [](const Example& carry, const Example& element) {
     std::vector<uint8_t> bytes;
     for (int64_t i = 0; i < number_of(element) % 11; ++i) {

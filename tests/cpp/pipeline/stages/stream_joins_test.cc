@@ -1,4 +1,4 @@
-// Streams made of several others: drawn from, chosen from, opened by elements; and what comes once.
+// Streams made from several inputs: sample_from, choose_from, flat_map and interleave; and unique.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -213,7 +213,7 @@ TEST(SampleFrom, draws_as_the_weights_say) {
     const double own = static_cast<double>(std::count(made.begin(), made.end(), i));
     chi += (own - expected[i]) * (own - expected[i]) / expected[i];
   }
-  EXPECT_LT(chi, 18.4);  // 2 degrees of freedom: one in 10,000
+  EXPECT_LT(chi, 18.4);  // 2 degrees of freedom: probability 1 in 10,000
   EXPECT_NE(made, numbers(drawn.epoch(1, Chunk::kRows, 8000)));
   for (std::vector<double> weights : {std::vector<double>{1}, {0, 0, 0}, {1, 1, -1}}) {
     EXPECT_THROW(nodes::sample_from(inputs, weights, 7), Error);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Streams for tests of stages that take them, and what they are.
+// Streams for tests of stages.
 
 #include <functional>
 #include <stdexcept>
@@ -27,13 +27,13 @@ inline Node::Ref filtered(Node::Ref input, std::function<bool(int64_t)> holds) {
 
 inline bool is_odd(int64_t n) { return n % 2 != 0; }
 
-// The odd numbers below `end`, in an order of its own each epoch.
+// The odd numbers below `end`, in another order each epoch.
 inline Node::Ref odds(int64_t end) { return filtered(nodes::shuffle(range(end), 4), is_odd); }
 inline reference::Dataset ref_odds(int64_t end) {
   return reference::filter(reference::shuffle(reference::range(0, end), 4), is_odd);
 }
 
-// 0, 1, ... where every number that ends in 7 failed.
+// 0, 1, ...; every number that ends in 7 fails.
 inline Node::Ref faulty(int64_t end) {
   return nodes::filter(range(end), test::number_op([](int64_t n, const Keys&, uint32_t) {
                          if (n % 10 == 7) throw std::runtime_error("a seven");

@@ -1,4 +1,4 @@
-// The stream forms of stages that an indexed plan has as well.
+// Stages on a stream that also exist in indexed plans.
 #include "streams.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST(Streams, concatenate_one_after_the_other) {
       ref::concatenate(
           {ref_odds(100), ref::range(0, 0), ref::range(0, 70), ref_odds(0), ref_odds(10)}));
   check_stream(nodes::concatenate(std::vector<Node::Ref>{faulty(80), faulty(20)}));
-  // Elements of two lengths, and of a length that nobody knows beforehand.
+  // Elements of two lengths, and of an unknown length.
   auto pairs = nodes::batch(odds(40), 2u, true), triples = nodes::batch(odds(40), 3u, true);
   check_stream(nodes::concatenate(std::vector<Node::Ref>{pairs, triples, pairs}));
   auto inferred = nodes::map(
@@ -110,7 +110,7 @@ TEST(Streams, a_tail_is_applied_on_the_way_into_a_further_stage) {
   check_stream(nodes::skip(random, 50));
   check_stream(nodes::shard(random, 1u, 2u));
   check_stream(nodes::take(nodes::batch(odds(200), 8u, false), 5));
-  // take moves below the tail, and what skip leaves keeps its numbers.
+  // take moves before the tail, and the elements after a skip keep their ordinals.
   StreamReading whole(random), rest(nodes::skip(random, 50)), first(nodes::take(random, 50));
   std::vector<int64_t> all = numbers(whole.epoch()), taken = numbers(first.epoch()),
                        left = numbers(rest.epoch());

@@ -64,7 +64,7 @@ TEST(WindowStream, further_stages_work_on_it) {
   check_stream(nodes::window(nodes::window(odds(80), options), WindowOptions{.size = 2}));
   check_stream(nodes::take(nodes::window(odds(80), options), 5));
   check_stream(nodes::unbatch(nodes::window(odds(60), WindowOptions{.size = 4})), ref_odds(60));
-  // A tail in front of it.
+  // With a tail before the window.
   auto doubled =
       nodes::map(odds(60), test::number_op([](int64_t n, const Keys&, uint32_t) { return 2 * n; }));
   check_stream(nodes::window(doubled, WindowOptions{.size = 3, .shift = 1}));
@@ -104,7 +104,7 @@ TEST(WindowStream, strings_are_a_column_of_the_window) {
   check_stream(windows);
   StreamReading reading(windows);
   EXPECT_EQ(numbers(reading.epoch(), "number").size(), 4u * 4 + 3);
-  // Which a stage that takes them apart finds again.
+  // unbatch separates them again.
   check_stream(nodes::unbatch(windows));
   StreamReading apart(nodes::unbatch(windows));
   for (const Made& element : apart.epoch()) {

@@ -22,7 +22,7 @@ namespace {
 
 using Numbers = std::vector<int64_t>;
 
-// Counts its calls; of numbers in a test's plan.
+// A function of numbers that counts its calls.
 struct Counted {
   std::atomic<int> calls{0};
   OpRef op(bool user = true) {
@@ -44,7 +44,7 @@ Numbers pass_of(Loader& feed) {
   return all;
 }
 
-// Calls of a pass; workers may have begun the next one already.
+// Checks the calls of a pass; workers may have begun the next pass already.
 void expect_calls(int calls, int expected, uint32_t workers) {
   EXPECT_GE(calls, expected);
   EXPECT_LE(calls, expected + (workers == 0 ? 0 : 200));
@@ -211,11 +211,11 @@ TEST(Cache, whoever_takes_an_element_hears_what_was_lost_on_the_way_to_it) {
   std::atomic<int> calls = 0;
   auto failing = test::number_op([&](int64_t n, const Keys&, uint32_t) {
     ++calls;
-    if (n == 0) both.arrive_and_wait();  // neither finds what the other one has kept
+    if (n == 0) both.arrive_and_wait();  // neither finds the other's stored element
     if (n == 2) throw std::runtime_error("bad");
     return n;
   });
-  // A batch as an element: what is lost of it is noted.
+  // A batch as an element: its losses are noted.
   Dataset cached = Dataset::range(0, 4).map(failing).on_error(OnError::kSkip).batch(4).cache();
   auto plan = std::make_shared<Plan>(*cached.node());
   auto read = [&] {
@@ -277,7 +277,8 @@ TEST(CacheStore, many_threads_and_a_second_mapping_see_whole_entries) {
   EXPECT_THROW(wrong->attach(copies(*store)), Error);
 }
 
-// By default a store is sized by what its process may use, and a worker's process may use less.
+// By default a store's size depends on the memory limit of its process; a worker process may have a
+// lower limit.
 TEST(CacheStore, the_process_that_makes_it_decides_on_its_size) {
   for (std::optional<uint64_t> positions :
        {std::optional<uint64_t>(2000), std::optional<uint64_t>()}) {

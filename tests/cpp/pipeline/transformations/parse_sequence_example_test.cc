@@ -27,7 +27,7 @@ const std::vector<ExampleFeature> kLists{
     {.name = "ids", .type = Type::kInt64, .form = Form::kRagged},
     {.name = "words", .type = Type::kBytes, .form = Form::kString}};
 
-// A record of `steps` steps, in which everything follows from `number`.
+// A record of `steps` steps, whose values are derived from `number`.
 std::string record(int64_t number, int64_t steps) {
   SequenceExampleWriter writer;
   writer.context().int64("label", {&number, 1});
@@ -49,7 +49,7 @@ std::string record(int64_t number, int64_t steps) {
   return {reinterpret_cast<const char*>(message.data()), message.size()};
 }
 
-// Elements that are these byte strings, as a source of files gives them.
+// Elements that are these byte strings, as from a source of files.
 class Records : public Indexed {
  public:
   explicit Records(std::vector<std::string> records) : records_(std::move(records)) {}

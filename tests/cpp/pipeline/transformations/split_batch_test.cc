@@ -16,7 +16,7 @@ Numbers numbers_of(const Tensor& column) {
   return {values.begin(), values.end()};
 }
 
-// What numpy.array_split does.
+// The same as numpy.array_split.
 std::vector<Numbers> split(const Numbers& all, uint32_t parts) {
   std::vector<Numbers> out(parts);
   size_t at = 0;
