@@ -1,10 +1,12 @@
 #include "dataset_sources.h"
 
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <utility>
@@ -64,6 +66,20 @@ Tensor rows_of(PyArrayObject* array) {
                       !PyArray_ISWRITEABLE(array));
 }
 
+// The batches that a Loader with these options makes of rows.
+Node::Ref batches_for(Node::Ref node, const nb::dict& options) {
+  if (nb::cast<bool>(options["listed"])) {
+    return listed_batches(node, nb::cast<uint64_t>(options["most_rows"]));
+  }
+  LoaderOptions of;
+  of.batch_size = nb::cast<uint64_t>(options["batch_size"]);
+  of.shuffle = nb::cast<bool>(options["shuffle"]);
+  of.seed = nb::cast<uint64_t>(options["seed"]);
+  of.drop_last = nb::cast<bool>(options["drop_last"]);
+  of.shard = {nb::cast<uint32_t>(options["rank"]), nb::cast<uint32_t>(options["world"])};
+  return batches_of(std::move(node), of);
+}
+
 // `sample`: an example of a row of each array, in the nest of a sample; `arrays`: its leaves in
 // order. `options`: the Loader's options.
 BuiltPlan plan_of_columns(nb::object sample, std::vector<nb::object> arrays, nb::dict options) {
@@ -78,18 +94,13 @@ BuiltPlan plan_of_columns(nb::object sample, std::vector<nb::object> arrays, nb:
     columns.set(std::to_string(i), rows_of(reinterpret_cast<PyArrayObject*>(arrays[i].ptr())));
   }
   Node::Ref node = nodes::arrays(std::move(columns), {}, {}, describe(taken.spec));
-  if (nb::cast<bool>(options["listed"])) {
-    node = listed_batches(node, nb::cast<uint64_t>(options["most_rows"]));
-  } else {
-    LoaderOptions of;
-    of.batch_size = nb::cast<uint64_t>(options["batch_size"]);
-    of.shuffle = nb::cast<bool>(options["shuffle"]);
-    of.seed = nb::cast<uint64_t>(options["seed"]);
-    of.drop_last = nb::cast<bool>(options["drop_last"]);
-    of.shard = {nb::cast<uint32_t>(options["rank"]), nb::cast<uint32_t>(options["world"])};
-    node = batches_of(std::move(node), of);
-  }
+  node = batches_for(std::move(node), options);
   return {std::make_shared<const Plan>(*node), std::move(taken.spec)};
+}
+
+// The plan of a Loader over the rows of a Dataset. `options`: the Loader's options.
+BuiltPlan plan_of_rows(const Dataset& rows, nb::dict options) {
+  return {std::make_shared<const Plan>(*batches_for(rows.node(), options)), {}};
 }
 
 // Columns: (name, "text", "bytes" or a dtype, default in bytes or None) each.
@@ -116,6 +127,52 @@ Dataset csv(const FilePaths& paths, nb::list columns, std::vector<std::string> n
   options.stream = stream;
   options.index = std::move(index);
   return Dataset::csv(names_of(paths), options);
+}
+
+template <class T>
+std::vector<T> numbers_in(nb::handle bytes) {
+  const auto given = nb::cast<nb::bytes>(bytes);
+  std::vector<T> numbers(given.size() / sizeof(T));
+  std::memcpy(numbers.data(), given.c_str(), numbers.size() * sizeof(T));
+  return numbers;
+}
+
+// `sample`: an empty array of each data set's dtype, in the nest. `fields`: (name, reversed, shape,
+// chunk, filters, offsets, bytes, skipped filters, fill value) of each, as base/hdf5.py makes them.
+Dataset hdf5(const std::filesystem::path& path, std::pair<uint64_t, uint64_t> identity,
+             nb::object sample, nb::list fields, uint64_t cache_bytes) {
+  const SpecRef spec = spec_of(sample.ptr());
+  if (spec->leaves().size() != nb::len(fields)) {
+    throw Error(Code::kInternal, "hdf5", "another number of fields than of leaves");
+  }
+  std::vector<std::pair<std::string, ChunkedArray>> arrays;
+  for (const Leaf& leaf : spec->leaves()) {
+    nb::object field = fields[arrays.size()];
+    ChunkedArray array;
+    array.name = nb::cast<std::string>(field[0]);
+    array.dtype = leaf.dtype;
+    array.reversed = nb::cast<bool>(field[1]);
+    array.shape = nb::cast<Shape>(field[2]);
+    array.chunk = nb::cast<Shape>(field[3]);
+    for (int filter : nb::cast<std::vector<int>>(field[4])) {
+      array.filters.push_back(static_cast<ChunkedArray::Filter>(filter));
+    }
+    const auto offsets = numbers_in<uint64_t>(field[5]), bytes = numbers_in<uint64_t>(field[6]),
+               skipped = numbers_in<uint64_t>(field[7]);
+    if (bytes.size() != offsets.size() || skipped.size() != offsets.size()) {
+      throw Error(Code::kInternal, "hdf5", "places of chunks without a size");
+    }
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      array.chunks.push_back({offsets[i], bytes[i], skipped[i]});
+    }
+    array.fill = numbers_in<std::byte>(field[8]);
+    arrays.emplace_back(leaf.name, std::move(array));
+  }
+  Hdf5Options options;
+  options.cache_bytes = cache_bytes;
+  options.identity = {identity.first, identity.second};
+  options.nest = spec->nest();
+  return Dataset(nodes::hdf5(path, std::move(arrays), options));
 }
 
 }  // namespace
@@ -207,9 +264,13 @@ void bind_sources(nb::class_<Dataset>& dataset) {
                   [](const FilePaths& paths, std::string compression, bool stream) {
                     return Dataset::cifar100(names_of(paths), {std::move(compression), stream});
                   })
+      .def_static("hdf5", &hdf5)
       .def_static("concatenate", nb::overload_cast<std::vector<Dataset>>(&Dataset::concatenate));
 }
 
-void bind_columns(nb::module_& m) { m.def("plan_of_columns", &plan_of_columns); }
+void bind_columns(nb::module_& m) {
+  m.def("plan_of_columns", &plan_of_columns);
+  m.def("plan_of_rows", &plan_of_rows);
+}
 
 }  // namespace penstock::python

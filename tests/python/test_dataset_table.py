@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -44,6 +45,10 @@ def files(tmp_path_factory):
     (folder / "words.txt").write_bytes(b"".join(word + b"\n" for word in WORDS))
     (folder / "table.csv").write_text("n,name\n1,one\n2,\n3,three\n")
     passed(TWELVE.map(half).cache(folder / "halves"))
+    with h5py.File(folder / "rows.h5", "w") as file:
+        more = {"chunks": (2, 2), "compression": "gzip"}
+        file.create_dataset("X", data=np.arange(10).reshape(5, 2), **more)
+        file["Y"] = np.arange(5)
     (folder / "fixed.bin").write_bytes(bytes(range(8)))
     (folder / "images.idx").write_bytes(bytes([0, 0, 8, 2, 0, 0, 0, 3, 0, 0, 0, 2, *range(6)]))
     (folder / "labels.idx").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
@@ -160,6 +165,10 @@ CHAINS: dict[str, tuple[Any, Any]] = {
             {"image": np.full((3, 32, 32), n).tolist(), "label": 9, "coarse_label": n}
             for n in range(4)
         ],
+    ),
+    "Dataset.hdf5(file, names)": (
+        lambda at: Dataset.hdf5(at / "rows.h5", {"x": "X", "y": "Y"}),
+        [{"x": [2 * n, 2 * n + 1], "y": n} for n in range(5)],
     ),
     "Dataset.snapshot(path)": (
         lambda at: Dataset.snapshot(at / "halves"),

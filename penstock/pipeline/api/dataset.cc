@@ -47,6 +47,11 @@ Dataset Dataset::cifar100(const Paths& paths, const CifarOptions& options) {
   return Dataset(nodes::cifar100(paths, options));
 }
 
+Dataset Dataset::hdf5(std::string path, std::vector<std::pair<std::string, ChunkedArray>> fields,
+                      const Hdf5Options& options) {
+  return Dataset(nodes::hdf5(std::move(path), std::move(fields), options));
+}
+
 Dataset Dataset::snapshot(const std::string& path) { return Dataset(nodes::snapshot(path)); }
 Dataset Dataset::arrays(Example columns) { return Dataset(nodes::arrays(std::move(columns))); }
 Dataset Dataset::generator(std::function<Pull(uint64_t epoch)> begin, std::string name) {

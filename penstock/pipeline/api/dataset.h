@@ -13,6 +13,7 @@
 #include "penstock/pipeline/api/loader.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/element/padding.h"
+#include "penstock/io/chunked_array.h"
 #include "penstock/pipeline/plan/dataset_options.h"
 #include "penstock/pipeline/plan/node.h"
 #include "penstock/pipeline/stages/function_op.h"
@@ -59,6 +60,10 @@ class Dataset {
   static Dataset cifar10(const Paths& paths, const CifarOptions& options = {});
   static Dataset cifar100(const Paths& paths, const CifarOptions& options = {});
 
+  // Rows of data sets of an HDF5 file. The caller says where their chunks lie, as libhdf5 tells
+  // (H5Dchunk_iter, H5Dget_offset).
+  static Dataset hdf5(std::string path, std::vector<std::pair<std::string, ChunkedArray>> fields,
+                      const Hdf5Options& options = {});
   // The elements of a file that cache(path) wrote; see nodes::snapshot.
   static Dataset snapshot(const std::string& path);
   // The rows of arrays of equal length. The arrays are neither copied nor written to.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/io/csv_parser.h"
+#include "penstock/io/file.h"
 #include "penstock/memory/example.h"
 #include "penstock/pipeline/element/padding.h"
 
@@ -49,6 +50,13 @@ struct IdxOptions {
   std::vector<std::string> labels = {};
   std::string compression = {};  // as in TFRecordOptions
   bool stream = false;
+};
+
+struct Hdf5Options {
+  uint64_t cache_bytes = 256 << 20;  // of decoded chunks that are kept for further rows
+  // Of the file in which the chunks were located; another file of that name is an error.
+  File::Identity identity = {};
+  std::string nest = {};  // ElementSpec::nest() of the elements
 };
 
 struct CifarOptions {

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "penstock/io/chunked_array.h"
 #include "penstock/io/glob.h"
 #include "penstock/pipeline/plan/dataset_options.h"
 #include "penstock/pipeline/plan/node.h"
@@ -82,6 +84,13 @@ Node::Ref idx(Paths paths, const IdxOptions& options);
 // 2009, and the data sets' page (binary version).
 Node::Ref cifar10(Paths paths, const CifarOptions& options);
 Node::Ref cifar100(Paths paths, const CifarOptions& options);
+// Rows of data sets of an HDF5 file: a leaf for each field, under its name, in the machine's byte
+// order. Chunks are read and decompressed in the workers' threads, without libhdf5 and its lock.
+// Decoded chunks are kept for rows that follow (Hdf5Options::cache_bytes). Errors: no fields; a
+// field without rows, or whose description is invalid; another number of rows. A row that cannot be
+// read fails alone: kDataLoss, which names file, data set, chunk and byte; kNotFound, kSystem.
+Node::Ref hdf5(std::string path, std::vector<std::pair<std::string, ChunkedArray>> fields,
+               const Hdf5Options& options);
 // The elements of a file that a cache() with a path wrote, for any plan and at any location. Each
 // element's checksum is verified on every read; a damaged element fails with kDataLoss, which names
 // the file, element and byte. Building, Error kNotFound; Error kDataLoss: the file is not a

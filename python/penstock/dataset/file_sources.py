@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..base.arguments import compression as compression_of
 from ..base.arguments import dtype_of, integer, several, text
 from ..base.arguments import path as path_of
+from ..base.hdf5 import CACHE_BYTES, hdf5_call, opened, rows_of
 from ..errors import InvalidArgument
 from .chain import Chain
 
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 
 Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 Files: TypeAlias = "Path | Sequence[Path]"
+
+
+def of_hdf5(cls: type[Chain], nest: Any, operation: str, cache_bytes: int = CACHE_BYTES) -> Dataset:
+    """Return the rows of open data sets of one file, read natively where that can be."""
+    call = hdf5_call(nest, operation, cache_bytes)
+    if call is not None:
+        return cls._make("hdf5", call)
+    rows = rows_of(nest)
+    return cls._make("source_python", (rows, len(rows), "hdf5"))
 
 
 class FileSources(Chain):
@@ -69,6 +79,42 @@ class FileSources(Chain):
         detected, because text may begin with the same bytes: give ``compression="zlib"``.
         """
         return cls._make("lines", _reading("lines", files, compression, stream, index))
+
+    @classmethod
+    def hdf5(cls, file: Any, datasets: Any, *, cache_bytes: int = CACHE_BYTES) -> Dataset:
+        """Rows of data sets of an HDF5 file. Indexed.
+
+        h5py finds the places of the chunks once. Worker threads then read and decompress the
+        chunks, without h5py's lock. For a shuffle of compressed chunks use
+        ``shuffle(block=rows of a chunk, window=...)``: in a global order nearly every row
+        needs another chunk.
+
+        Parameters
+        ----------
+        file : path, or open h5py.File or h5py.Group
+        datasets : str, or tuple or dict of str
+            Names of data sets in the file, with equally many rows. Element i is row i of each, in
+            the same nest.
+        cache_bytes : int
+            Decoded chunks that are kept for further rows, least recently used first out.
+
+        Raises
+        ------
+        InvalidArgument
+            h5py is not installed; there is no such data set; their numbers of rows differ.
+
+        Notes
+        -----
+        Read natively: numbers, bools and complex numbers of either byte order; in one piece, or in
+        chunks with the filters gzip, shuffle and fletcher32. Chunks that were never written have
+        the fill value. Other data sets (strings, compound types, other filters, virtual or
+        external storage) are read by h5py, row by row, in worker processes.
+
+        A damaged chunk is a `DataLoss` of its rows that names file, data set, chunk and byte.
+        """
+        nest = opened(file, datasets, "hdf5")
+        most = integer("cache_bytes", cache_bytes, 1, operation="hdf5")
+        return of_hdf5(cls, nest, "hdf5", most)
 
     @classmethod
     def snapshot(cls, path: Path) -> Dataset:

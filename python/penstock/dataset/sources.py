@@ -12,9 +12,11 @@ import numpy as np
 from .. import _engine
 from ..base.ambiguous import refuse_misread
 from ..base.arguments import MOST_STREAMS, integer, several
+from ..base.hdf5 import is_hdf5, only_hdf5
 from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
 from .chain import Chain, datasets
+from .file_sources import of_hdf5
 from .recipe import title_of
 
 if TYPE_CHECKING:
@@ -79,8 +81,10 @@ class Sources(Chain):
             Element i is row i of each array, in the same nest. The arrays are not copied, and must
             not change while they are used. Elements have the machine's byte order. Arrays may be
             memory-mapped; do not truncate their file: reading the missing part is a SIGBUS, which
-            ends the process.
+            ends the process. Open h5py data sets are fed from their file, as by `hdf5`.
         """
+        if any(is_hdf5(leaf) for leaf in leaves_of(arrays)):
+            return of_hdf5(cls, only_hdf5(arrays, "arrays"), "arrays")
         nest = mapped(np.asanyarray, arrays)
         leaves = leaves_of(nest)
         if any(isinstance(leaf, np.ma.MaskedArray) for leaf in leaves):
@@ -123,6 +127,8 @@ class Sources(Chain):
         worker processes, like such a function.
         """
         refuse_misread(source, "source")
+        if is_hdf5(source):
+            return of_hdf5(cls, source, "source")
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
             raise InvalidArgument(
                 f"a {type(source).__name__} has no __len__ and __getitem__", "source"

@@ -146,7 +146,12 @@ def settings_of(
         "numpy_threshold": 1024,
     }
     if info.kind == "columns" and info.arrays is not None:
-        info.kind, info.plan = "chain", _engine.plan_of_columns(info.sample, info.arrays, settings)
+        info.kind = "chain"
+        info.plan = (
+            _engine.plan_of_columns(info.sample, info.arrays, settings)
+            if info.rows is None
+            else _engine.plan_of_rows(info.rows, settings)
+        )
     return settings, mode
 
 

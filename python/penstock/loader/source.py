@@ -11,6 +11,7 @@ import numpy as np
 from .. import _engine
 from ..base.ambiguous import array_of, draw_order, is_stream_of_torch, is_tensor, refuse_misread
 from ..base.arguments import MOST_STREAMS, integer
+from ..base.hdf5 import hdf5_call, is_hdf5, only_hdf5, rows_of
 from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
 from ..streams import (
@@ -46,6 +47,7 @@ class SourceInfo:
     falls_back: bool = False
     arrays: list[Any] | None = None  # columns
     sample: Any = None  # columns: an example of a sample
+    rows: Any = None  # columns of an HDF5 file: the engine's Dataset of their rows
     initialise: Any = None  # called with its number in every worker process before it serves
     # No batch of an epoch is made before it begins. Changes of `hooked` up to then are sent to the
     # workers. The Loader does not call the hooks of `hooked`.
@@ -163,6 +165,19 @@ def _columns(source: Any, samples: bool) -> SourceInfo:
     return info
 
 
+def _hdf5(source: Any, samples: bool) -> SourceInfo:
+    """Open data sets of an HDF5 file: read from the file, never whole into memory."""
+    nest = only_hdf5(source, "Loader")
+    call = hdf5_call(nest, "Loader")
+    rows = rows_of(nest)
+    info = SourceInfo("map", rows, "hdf5", len(rows))
+    if samples and call is not None and len(rows):
+        info.kind = "columns"
+        info.arrays = leaves_of(nest)
+        info.rows = _engine.Dataset.hdf5(*call)
+    return info
+
+
 def _row_like(leaf: Any) -> Any:
     """Return an example of a row of a column; batches of a torch tensor's rows are tensors."""
     if isinstance(leaf, np.ndarray):
@@ -194,6 +209,9 @@ def source_info(
     if isinstance(source, type):
         raise InvalidArgument(f"{source.__name__} is a class; give an instance of it", "Loader")
     refuse_misread(source, "Loader")
+    nested = source if isinstance(source, (tuple, dict)) else (source,)
+    if any(is_hdf5(leaf) for leaf in leaves_of(nested)):
+        return _hdf5(source, samples)
     if _is_columns(source):
         return _columns(source, samples)
     if isinstance(source, dict) and any(isinstance(key, str) for key in source):

@@ -1,0 +1,222 @@
+"""Where the data sets of an HDF5 file lie, as h5py tells.
+
+h5py, and so libhdf5 with its global lock, is used here to find the chunks. The engine then reads
+and decompresses them in any number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidArgument
+from .nests import leaves_of, mapped
+
+__all__ = ["Hdf5Rows", "hdf5_call", "is_hdf5", "only_hdf5", "opened", "rows_of"]
+
+CACHE_BYTES = 256 << 20
+# HDF5's numbers of filters, as the engine numbers them.
+_FILTERS = {2: 0, 1: 1, 3: 2}  # shuffle, deflate, fletcher32
+
+
+def is_hdf5(value: Any) -> bool:
+    """Whether it is an open `h5py.Dataset`."""
+    h5py: Any = sys.modules.get("h5py")
+    return h5py is not None and isinstance(value, h5py.Dataset)
+
+
+def only_hdf5(nest: Any, operation: str) -> Any:
+    """Return the nest if all of its leaves are open data sets.
+
+    Raises
+    ------
+    InvalidArgument
+        Others are among them.
+    """
+    others = [type(leaf).__name__ for leaf in leaves_of(nest) if not is_hdf5(leaf)]
+    if others:
+        raise InvalidArgument(
+            f"data sets of an HDF5 file are fed together with others of that file; here is "
+            f"{others[0]}, too: read it into memory (dataset[:]) or zip two Datasets",
+            operation,
+        )
+    return nest
+
+
+class Hdf5Rows:
+    """Rows of data sets through h5py, one at a time: for what the engine does not read itself.
+
+    Opens the file again in each process. Threads: any; h5py lets one in at a time.
+    """
+
+    def __init__(self, path: str, names: Any, length: int) -> None:
+        self._path = path
+        self._names = names
+        self._length = length
+        self._opened: tuple[int, Any] | None = None  # the process, and the data sets
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        opened = self._opened
+        if opened is None or opened[0] != os.getpid():
+            import h5py
+
+            file = h5py.File(self._path, "r")
+            opened = self._opened = (os.getpid(), mapped(lambda name: file[name], self._names))
+        return mapped(lambda data: data[index], opened[1])
+
+    def __getstate__(self) -> tuple[str, Any, int]:
+        return self._path, self._names, self._length
+
+    def __setstate__(self, state: tuple[str, Any, int]) -> None:
+        self._path, self._names, self._length = state
+        self._opened = None
+
+
+def opened(file: Any, names: Any, operation: str) -> Any:
+    """Return the open data sets of a file, in the nest of their names.
+
+    Parameters
+    ----------
+    file : path, or open h5py.File or h5py.Group
+    names : str, or tuple or dict of str
+        Paths of data sets within the file.
+
+    Raises
+    ------
+    InvalidArgument
+        h5py is not installed; a name is not that of a data set.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise InvalidArgument("HDF5 files need h5py: pip install h5py", operation) from error
+    if not leaves_of(names) or not all(isinstance(name, str) for name in leaves_of(names)):
+        raise InvalidArgument(
+            f"{names!r:.100}: give the name of a data set, or a tuple or dict of names", operation
+        )
+    if not isinstance(file, h5py.Group):
+        file = h5py.File(os.fspath(file), "r")
+
+    def find(name: str) -> Any:
+        found = file.get(name)
+        if not isinstance(found, h5py.Dataset):
+            there = ", ".join(sorted(file))
+            raise InvalidArgument(
+                f"{file.file.filename} has no data set {name!r}; it has {there:.200}", operation
+            )
+        return found
+
+    return mapped(find, names)
+
+
+def hdf5_call(nest: Any, operation: str, cache_bytes: int = CACHE_BYTES) -> tuple[Any, ...] | None:
+    """Return the arguments of the engine's source for open data sets of one file.
+
+    Parameters
+    ----------
+    nest : h5py.Dataset, or tuple or dict of them
+        All of one file, with equally many rows.
+
+    Returns
+    -------
+    tuple or None
+        None: h5py itself has to read these (`rows_of`), because of their dtype, their filters, or
+        how the file was opened.
+
+    Raises
+    ------
+    InvalidArgument
+        They are of several files, are single values, or differ in their number of rows.
+    """
+    leaves = leaves_of(nest)
+    files = {leaf.file.filename for leaf in leaves}
+    if len(files) != 1:
+        raise InvalidArgument(
+            f"data sets that are fed together are of one file; these are of {sorted(files)}",
+            operation,
+        )
+    lengths = {leaf.name: leaf.shape for leaf in leaves}
+    if any(not shape for shape in lengths.values()) or len({s[0] for s in lengths.values()}) != 1:
+        raise InvalidArgument(
+            f"data sets that are fed together have equally many rows; their shapes are {lengths}",
+            operation,
+        )
+    file = leaves[0].file
+    if file.driver not in ("sec2", "stdio") or file.userblock_size:
+        return None
+    if file.mode != "r":
+        file.flush()
+    fields = [_field(leaf) for leaf in leaves]
+    if None in fields:
+        return None
+    path = os.path.abspath(os.fsdecode(file.filename))
+    about = os.stat(path)
+    sample = mapped(lambda leaf: np.zeros(0, leaf.dtype.newbyteorder("=")), nest)
+    return path, (about.st_dev, about.st_ino), sample, fields, cache_bytes
+
+
+def rows_of(nest: Any) -> Hdf5Rows:
+    """Return the rows of open data sets of one file, read by h5py."""
+    first = leaves_of(nest)[0]
+    path = os.path.abspath(os.fsdecode(first.file.filename))
+    return Hdf5Rows(path, mapped(lambda leaf: leaf.name, nest), int(first.shape[0]))
+
+
+def _field(data: Any) -> tuple[Any, ...] | None:
+    """Say where a data set lies; None if the engine cannot read it."""
+    import h5py
+
+    dtype = data.dtype
+    if dtype.kind not in "biufc" or dtype.itemsize > 16 or dtype.name in ("float128", "longdouble"):
+        return None
+    create = data.id.get_create_plist()
+    layout = create.get_layout()
+    if create.get_external_count():
+        return None
+    filters = [_FILTERS.get(create.get_filter(i)[0]) for i in range(create.get_nfilters())]
+    if None in filters:
+        return None
+    fill = np.asarray(data.fillvalue, dtype.newbyteorder("=")).tobytes()
+    shape = list(data.shape)
+    chunk: list[int] = []
+    if layout == h5py.h5d.CONTIGUOUS:
+        offset = data.id.get_offset()
+        places = [(0 if offset is None else offset, 0 if offset is None else data.nbytes, 0)]
+    elif layout == h5py.h5d.CHUNKED:
+        chunk = list(data.chunks)
+        places = _places(data, shape, chunk)
+    else:
+        return None
+    offsets, sizes, skipped = (
+        np.array([place[i] for place in places], np.uint64).tobytes() for i in range(3)
+    )
+    reverse = dtype.newbyteorder("=") != dtype
+    return data.name, bool(reverse), shape, chunk, filters, offsets, sizes, skipped, fill
+
+
+def _places(data: Any, shape: list[int], chunk: list[int]) -> list[tuple[int, int, int]]:
+    """Return (offset, bytes, skipped filters) of each chunk, in row-major order of the grid."""
+    grid = [-(-length // each) for length, each in zip(shape, chunk, strict=True)]
+    places = [(0, 0, 0)] * int(np.prod(grid))
+
+    def put(about: Any) -> None:
+        number = 0
+        for axis, length in enumerate(grid):
+            at = about.chunk_offset[axis] // chunk[axis]
+            if at >= length:
+                return  # of rows that were cut off
+            number = number * length + at
+        places[number] = (about.byte_offset, about.size, about.filter_mask)
+
+    if hasattr(data.id, "chunk_iter"):
+        data.id.chunk_iter(put)
+    else:
+        for i in range(data.id.get_num_chunks()):
+            put(data.id.get_chunk_info(i))
+    return places
