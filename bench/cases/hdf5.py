@@ -126,6 +126,7 @@ def measure(size: Size, start: Callable[[], Any], began: float) -> Figures:
 
 def ours(size: Size, compressed: bool, shuffled: bool) -> Figures:
     import h5py  # noqa: F401  an import of the user's, as for the peers
+
     import penstock
 
     began = time.perf_counter()
