@@ -46,6 +46,9 @@ Dataset Dataset::cifar10(const Paths& paths, const CifarOptions& options) {
 Dataset Dataset::cifar100(const Paths& paths, const CifarOptions& options) {
   return Dataset(nodes::cifar100(paths, options));
 }
+Dataset Dataset::tar(const Paths& paths, const TarOptions& options) {
+  return Dataset(nodes::tar(paths, options));
+}
 
 Dataset Dataset::snapshot(const std::string& path) { return Dataset(nodes::snapshot(path)); }
 Dataset Dataset::arrays(Example columns) { return Dataset(nodes::arrays(std::move(columns))); }

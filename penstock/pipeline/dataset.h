@@ -58,6 +58,8 @@ class Dataset {
   // nodes::cifar10.
   static Dataset cifar10(const Paths& paths, const CifarOptions& options = {});
   static Dataset cifar100(const Paths& paths, const CifarOptions& options = {});
+  // The samples of tar archives: {__key__, extension: bytes, ...}; see nodes::tar.
+  static Dataset tar(const Paths& paths, const TarOptions& options = {});
 
   // The elements of a file that cache(path) made; see nodes::snapshot.
   static Dataset snapshot(const std::string& path);

@@ -16,6 +16,7 @@
 #include "python_op.h"
 #include "random.h"
 #include "survey.h"
+#include "tar.h"
 #include "tfrecord.h"
 #include "train.h"
 
@@ -53,6 +54,7 @@ NB_MODULE(_engine, m) {
   penstock::python::bind_worker(m);
   penstock::python::bind_permutation(m);
   penstock::python::bind_survey(m);
+  penstock::python::bind_tar(m);
   penstock::python::bind_tfrecord(m);
   penstock::python::bind_train_slab(m);
   penstock::python::bind_train_updater(m);

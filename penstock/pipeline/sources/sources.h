@@ -80,6 +80,17 @@ Node::Ref idx(Paths paths, const IdxOptions& options);
 // of the binary versions on the data sets' page.)
 Node::Ref cifar10(Paths paths, const CifarOptions& options);
 Node::Ref cifar100(Paths paths, const CifarOptions& options);
+// The samples of tar archives, grouped as WebDataset does: {__key__: text, extension: bytes, ...}.
+// In paths also `{000..127}` and `{a,b}`, as in a shell. The fields are options.fields, or those of
+// the first sample that is not beside damage. A sample that lacks one, or has one that the first
+// sample lacks, is lost, and so is one with an entry that is there twice or climbs out of its
+// folder: kDataLoss, which names file, record, byte, entry or key. Links, folders and files without
+// a key are passed over. Error: a field that is no extension in lower case.
+Node::Ref tar(Paths paths, const TarOptions& options);
+// Rows of an array in a plain file (npy, or npz without compression): one leaf without a name, in
+// the machine's byte order. `operation`: in title and errors, a literal. Error: the rows do not fit
+// into the file. Building, Error kDataLoss: the file has another size or header than it had.
+Node::Ref file_rows(const char* operation, std::string path, FileRowsOptions options);
 // The elements of a file that a cache() with a path made, at any place, whatever made them. Each
 // one's checksum is verified whenever it is read: damage is that element's failure, kDataLoss,
 // which names file, element and byte. Building, Errors kNotFound; kDataLoss: it is no snapshot, or

@@ -14,6 +14,7 @@ from ..errors import Error, NotFound
 from . import Failed
 
 _REDRAWN_S = 0.1
+_TAR = (".tar", ".tar.gz", ".tgz")
 _INDEX = ".penstock-index"  # what `Dataset.tfrecord(index="beside")` keeps beside a file
 
 
@@ -48,7 +49,7 @@ class Feature:
 
 @dataclass
 class Survey:
-    """What is in a TFRecord file."""
+    """What is in a TFRecord file, or in a tar archive of samples."""
 
     path: str
     compressed: bool = False
@@ -123,6 +124,11 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def is_tar(path: str) -> bool:
+    """Whether a file is a tar archive, by its name."""
+    return path.lower().endswith(_TAR)
+
+
 def text_of(error: Exception) -> str:
     """What an error says, without the engine's own name of what was done."""
     return str(error).removeprefix(f"{getattr(error, 'operation', '')}: ")
@@ -147,8 +153,10 @@ def find(patterns: Sequence[str]) -> list[str]:
 def survey(
     path: str, *, features: bool = False, writers: Sequence[Any] = (), first: int = 0
 ) -> Any:
-    """One file's pass, to be started: see `surveys`. Sound records go to the engine's `writers`."""
+    """One file's pass, to be started: see `surveys`. Sound records of TFRecord go to `writers`."""
     progress = _engine.Progress()
+    if is_tar(path):
+        return progress, lambda: _engine.survey_tar(path, progress)
     return progress, lambda: _engine.survey_tfrecord(path, progress, features, list(writers), first)
 
 
@@ -204,4 +212,4 @@ def looks_like(found: Survey) -> str:
     """Say what a file without a sound record may be; empty: nothing is known."""
     if found.records or found.compressed or not found.file_bytes:
         return ""
-    return "it is no TFRecord file"
+    return "it is no tar archive" if is_tar(found.path) else "it is no TFRecord file"
