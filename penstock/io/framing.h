@@ -25,7 +25,7 @@ class Framing {
       kRecord,    // a record of `bytes`; its contents are `size` bytes from `begin` on
       kSkip,      // `bytes` that belong to no record, such as empty lines; not reported as lost
       kCorrupt,   // a record of `bytes` that is lost, because of `why`
-      kNoRecord,  // no record begins here: resync() finds the next one
+      kNoRecord,  // no record begins here, perhaps because of `why`: resync() finds the next one
     };
     Kind kind;
     uint64_t bytes = 0;

@@ -3,6 +3,8 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "penstock/base/error.h"
@@ -63,6 +65,76 @@ std::vector<std::string> glob(FileSystem& files, const Paths& paths) {
     if (found.empty()) throw Error(Code::kNotFound, "glob", "no file matches " + pattern);
     all.insert(all.end(), found.begin(), found.end());
   }
+  return all;
+}
+
+namespace {
+
+// "007": a number and how many digits are written; nullopt: it is none.
+struct Bound {
+  int64_t value;
+  size_t digits;  // 0: no leading zero
+};
+std::optional<Bound> bound(std::string_view text) {
+  if (text.empty() || text.size() > 18) return std::nullopt;
+  int64_t value = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9') return std::nullopt;
+    value = value * 10 + (c - '0');
+  }
+  return Bound{value, text[0] == '0' && text.size() > 1 ? text.size() : 0};
+}
+
+// What stands in place of the braces around `inside`; empty: they stay.
+std::vector<std::string> alternatives(std::string_view inside, size_t most) {
+  std::vector<std::string> all;
+  if (const size_t dots = inside.find(".."); dots != inside.npos) {
+    const auto first = bound(inside.substr(0, dots)), last = bound(inside.substr(dots + 2));
+    if (!first || !last) return {};
+    const size_t digits = std::max(first->digits, last->digits);
+    const int64_t step = first->value <= last->value ? 1 : -1;
+    for (int64_t value = first->value; all.size() <= most; value += step) {
+      std::string text = std::to_string(value);
+      if (text.size() < digits) text.insert(0, digits - text.size(), '0');
+      all.push_back(std::move(text));
+      if (value == last->value) break;
+    }
+    return all;
+  }
+  if (inside.find(',') == inside.npos) return {};
+  for (size_t begin = 0; begin <= inside.size();) {
+    const size_t end = std::min(inside.find(',', begin), inside.size());
+    all.emplace_back(inside.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return all;
+}
+
+constexpr size_t kMostExpanded = 1'000'000;
+
+void expand(const std::string& pattern, size_t from, std::vector<std::string>& all) {
+  for (size_t open = from; (open = pattern.find('{', open)) != pattern.npos; ++open) {
+    const size_t close = pattern.find_first_of("{}", open + 1);
+    if (close == pattern.npos || pattern[close] == '{') continue;
+    const auto each =
+        alternatives(std::string_view(pattern).substr(open + 1, close - open - 1), kMostExpanded);
+    if (each.empty()) continue;
+    for (const std::string& part : each) {
+      expand(pattern.substr(0, open) + part + pattern.substr(close + 1), open + part.size(), all);
+    }
+    return;
+  }
+  if (all.size() == kMostExpanded) {
+    throw Error(Code::kInvalidArgument, "glob", pattern + " and more: too many paths");
+  }
+  all.push_back(pattern);
+}
+
+}  // namespace
+
+Paths expand_braces(const Paths& paths) {
+  std::vector<std::string> all;
+  for (const std::string& pattern : paths.patterns) expand(pattern, 0, all);
   return all;
 }
 

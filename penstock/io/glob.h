@@ -27,4 +27,9 @@ struct Paths {
 // list.
 std::vector<std::string> glob(FileSystem& files, const Paths& paths);
 
+// The same paths with their braces expanded, as a shell does: `{a,b}` into each of its parts,
+// `{000..127}` into numbers (with as many digits as written, if one begins with 0) up or down.
+// Other braces stay. Error kInvalidArgument: more than a million paths.
+Paths expand_braces(const Paths& paths);
+
 }  // namespace penstock

@@ -103,7 +103,7 @@ size_t RecordStream::read(size_t max_rows) {
     } else if (next.kind != Kind::kNoRecord) {
       take(next);
     } else if (count_ == 0) {
-      skip_damaged();
+      skip_damaged(next.why);
     } else {
       break;  // resync() drops bytes, which is impossible while rows lie before them
     }
@@ -235,7 +235,7 @@ void RecordStream::take(const Framing::Next& next) {
 }
 
 // Makes everything before the next record one row that failed.
-void RecordStream::skip_damaged() {
+void RecordStream::skip_damaged(const char* why) {
   const Place from = place_;
   auto drop = [this](uint64_t bytes) {
     begin_ += bytes;
@@ -249,7 +249,8 @@ void RecordStream::skip_damaged() {
     if (over_) return drop_rest_of_file(from);
     fill(gap.wanted);
   }
-  fail(from, place_.offset - from.offset, false, Code::kDataLoss, "no valid record begins here");
+  fail(from, place_.offset - from.offset, false, Code::kDataLoss,
+       why != nullptr ? why : "no valid record begins here");
   ++place_.record;
 }
 

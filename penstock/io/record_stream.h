@@ -92,7 +92,7 @@ class RecordStream {
   std::byte* free_space();
   Framing::Window window() const;
   void take(const Framing::Next& next);
-  void skip_damaged();
+  void skip_damaged(const char* why);
   void drop_rest_of_file(const Place& from, const char* why = "");
   void end_counted();
   bool counted() const { return !files_->counts.empty(); }

@@ -16,10 +16,10 @@ class Buffer {
  public:
   // Error kInvalidArgument: the object has no contiguous buffer. `what` names it in the user's
   // terms.
-  Buffer(nanobind::handle object, const char* what) {
+  Buffer(nanobind::handle object, const char* what, const char* operation = "tfrecord") {
     if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) == 0) return;
     PyErr_Clear();
-    throw Error(Code::kInvalidArgument, "tfrecord",
+    throw Error(Code::kInvalidArgument, operation,
                 std::string(what) + " is a " + Py_TYPE(object.ptr())->tp_name + "; give bytes");
   }
   Buffer(Buffer&& other) noexcept : view_(other.view_) { other.view_.obj = nullptr; }

@@ -16,6 +16,7 @@
 #include "elements.h"
 #include "module.h"
 #include "penstock/base/error.h"
+#include "penstock/io/crc32c.h"
 #include "penstock/pipeline/engine/samples.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "python_sources.h"
@@ -175,6 +176,24 @@ Dataset hdf5(const std::filesystem::path& path, std::pair<uint64_t, uint64_t> id
   return Dataset(nodes::hdf5(path, std::move(arrays), options));
 }
 
+// Of an .npz the name of the array; empty: an .npy.
+Dataset file_rows(const std::filesystem::path& path, std::string name, const std::string& dtype,
+                  Shape shape, uint64_t rows, bool reversed, uint64_t offset, nb::bytes header,
+                  uint64_t file_bytes) {
+  FileRowsOptions options;
+  options.dtype = dtype_named(dtype);
+  options.shape = std::move(shape);
+  options.rows = rows;
+  options.reversed = reversed;
+  options.header = offset - header.size();
+  options.offset = offset;
+  options.header_crc = crc32c(std::as_bytes(std::span(header.c_str(), header.size())));
+  options.file_bytes = file_bytes;
+  const char* operation = name.empty() ? "npy" : "npz";
+  options.name = std::move(name);
+  return Dataset(nodes::file_rows(operation, path, std::move(options)));
+}
+
 }  // namespace
 
 void bind_sources(nb::class_<Dataset>& dataset) {
@@ -206,6 +225,13 @@ void bind_sources(nb::class_<Dataset>& dataset) {
             options.index = std::move(index);
             return Dataset::tfrecord(names_of(paths), options);
           })
+      .def_static("file_rows", &file_rows)
+      .def_static("tar",
+                  [](const FilePaths& paths, std::vector<std::string> fields,
+                     std::string compression, bool stream, std::string index) {
+                    return Dataset::tar(names_of(paths), {std::move(fields), std::move(compression),
+                                                          stream, std::move(index)});
+                  })
       .def_static("snapshot",
                   [](const std::filesystem::path& path) { return Dataset::snapshot(path); })
       .def_static("zip", &Dataset::zip)

@@ -49,6 +49,7 @@ NB_MODULE(_engine, m) {
   penstock::python::bind_serve(m);
   penstock::python::bind_permutation(m);
   penstock::python::bind_survey(m);
+  penstock::python::bind_tar(m);
   penstock::python::bind_tfrecord(m);
   penstock::python::bind_train_slab(m);
   penstock::python::bind_train_updater(m);

@@ -41,6 +41,9 @@ void bind_survey(nanobind::module_& m);
 // Writing TFRecord files, and the bytes of tf.Examples.
 void bind_tfrecord(nanobind::module_& m);
 
+// Writing tar archives, and passes over them for the command line.
+void bind_tar(nanobind::module_& m);
+
 // Slabs of weights, which penstock.train wraps.
 void bind_train_slab(nanobind::module_& m);
 

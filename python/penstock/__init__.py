@@ -26,6 +26,7 @@ __all__ = [
     "RemoteError",
     "System",
     "TFRecordWriter",
+    "TarWriter",
     "TensorSpec",
     "Timeout",
     "WorkerLost",
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     )
     from .features import bytes, float32, int64, parse_example, parse_sequence_example
     from .feedable import Feedable
-    from .files import TFRecordWriter, example
+    from .files import TarWriter, TFRecordWriter, example
     from .loader import Loader
     from .operations import cast, decode_raw, normalize
     from .streams import threadsafe
@@ -87,6 +88,7 @@ _HOMES = {
     "Permutation": "_engine",
     "Ragged": "base.ragged",
     "TFRecordWriter": "files",
+    "TarWriter": "files",
     "TensorSpec": "base.element_spec",
     "bytes": "features",
     "cast": "operations",

@@ -181,6 +181,28 @@ class Dataset:
         arg0: Sequence[str | os.PathLike], arg1: str, arg2: bool, arg3: str, /
     ) -> Dataset: ...
     @staticmethod
+    def file_rows(
+        arg0: str | os.PathLike,
+        arg1: str,
+        arg2: str,
+        arg3: Sequence[int],
+        arg4: int,
+        arg5: bool,
+        arg6: int,
+        arg7: bytes,
+        arg8: int,
+        /,
+    ) -> Dataset: ...
+    @staticmethod
+    def tar(
+        arg0: Sequence[str | os.PathLike],
+        arg1: Sequence[str],
+        arg2: str,
+        arg3: bool,
+        arg4: str,
+        /,
+    ) -> Dataset: ...
+    @staticmethod
     def snapshot(arg: str | os.PathLike, /) -> Dataset: ...
     @staticmethod
     def zip(arg0: Sequence[Dataset], arg1: Sequence[str], /) -> Dataset: ...
@@ -346,6 +368,20 @@ def survey_tfrecord(
     /,
 ) -> dict: ...
 def glob_files(arg: Sequence[str | os.PathLike], /) -> list[pathlib.Path]: ...
+
+class TarWriter:
+    """Internal: use penstock.TarWriter."""
+
+    def __init__(self, arg0: str | os.PathLike, arg1: str, /) -> None: ...
+    def write(self, arg0: str, arg1: list, /) -> None: ...
+    def close(self) -> None: ...
+    def discard(self) -> None: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def bytes_written(self) -> int: ...
+
+def survey_tar(arg0: str | os.PathLike, arg1: Progress, /) -> dict: ...
 
 class TFRecordWriter:
     """Internal: use penstock.TFRecordWriter."""

@@ -1,8 +1,9 @@
-"""Files that penstock writes: TFRecord, and the tf.Examples in it."""
+"""Files that penstock writes: TFRecord, and the tf.Examples in it; tar archives of samples."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -104,6 +105,106 @@ class TFRecordWriter:
 
     def __repr__(self) -> str:
         return f"TFRecordWriter({self.path!r})"
+
+
+class TarWriter:
+    """Writes samples as a tar archive, as WebDataset does. It appears when it is complete.
+
+    As a context manager it closes the file at the end of the block; after an exception nothing is
+    left of it, and a file of that name that was there before stays.
+
+    Parameters
+    ----------
+    path : path
+    compression : {"none", "gzip"}
+        `Dataset.tar` reads a compressed file in order only.
+
+    Raises
+    ------
+    NotFound
+        There is no such folder.
+    System
+        The file cannot be made.
+
+    Notes
+    -----
+    Any thread may call anything; samples of several threads come in the order of their calls. Equal
+    samples give equal files: owners and times are zero.
+
+    Examples
+    --------
+    >>> with penstock.TarWriter("train-000.tar") as writer:
+    ...     for number, (jpeg, label) in enumerate(samples):
+    ...         writer.write({"__key__": f"{number:06}", "jpg": jpeg, "cls": str(label)})
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, compression: str = "none") -> None:
+        self.path = path_of(path, "tar")
+        if compression not in ("none", "gzip"):
+            raise InvalidArgument(f"compression is {compression!r}; give 'none' or 'gzip'", "tar")
+        self._native = _engine.TarWriter(self.path, compression)
+
+    def write(self, sample: Mapping[str, Any]) -> None:
+        """Write the next sample: its ``"__key__"``, and its fields by their extensions.
+
+        Raises
+        ------
+        InvalidArgument
+            A value is neither bytes nor str (written as UTF-8), or `Dataset.tar` would not find the
+            sample as it is; nothing was written of it.
+        System
+            The disk is full, ...: the writer is closed, and nothing is left.
+        Closed
+        """
+        if not isinstance(sample, Mapping) or not isinstance(sample.get("__key__"), str):
+            raise InvalidArgument('give a dict with a str "__key__" and fields', "tar")
+        fields = [
+            (text(name, "tar"), text(value, "tar").encode() if isinstance(value, str) else value)
+            for name, value in sample.items()
+            if name != "__key__"
+        ]
+        self._native.write(text(sample["__key__"], "tar"), fields)
+
+    @property
+    def samples(self) -> int:
+        """Samples so far."""
+        return int(self._native.samples)
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the file so far; before they are compressed."""
+        return int(self._native.bytes_written)
+
+    def close(self) -> None:
+        """Finish the file: it is on the disk, and there. A second call does nothing.
+
+        Raises
+        ------
+        System
+            Nothing is left then.
+        """
+        self._native.close()
+
+    def discard(self) -> None:
+        """Leave nothing of the file; no effect after `close`."""
+        self._native.discard()
+
+    def __enter__(self) -> TarWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __repr__(self) -> str:
+        return f"TarWriter({self.path!r})"
 
 
 def example(features: dict[str, Any]) -> bytes:

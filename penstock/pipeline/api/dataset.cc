@@ -46,6 +46,9 @@ Dataset Dataset::cifar10(const Paths& paths, const CifarOptions& options) {
 Dataset Dataset::cifar100(const Paths& paths, const CifarOptions& options) {
   return Dataset(nodes::cifar100(paths, options));
 }
+Dataset Dataset::tar(const Paths& paths, const TarOptions& options) {
+  return Dataset(nodes::tar(paths, options));
+}
 
 Dataset Dataset::hdf5(std::string path, std::vector<std::pair<std::string, ChunkedArray>> fields,
                       const Hdf5Options& options) {

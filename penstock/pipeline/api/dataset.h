@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/io/chunked_array.h"
 #include "penstock/io/glob.h"
 #include "penstock/pipeline/api/loader.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/element/padding.h"
-#include "penstock/io/chunked_array.h"
 #include "penstock/pipeline/plan/dataset_options.h"
 #include "penstock/pipeline/plan/node.h"
 #include "penstock/pipeline/stages/function_op.h"
@@ -59,6 +59,8 @@ class Dataset {
   // nodes::cifar10.
   static Dataset cifar10(const Paths& paths, const CifarOptions& options = {});
   static Dataset cifar100(const Paths& paths, const CifarOptions& options = {});
+  // The samples of tar archives: {__key__, extension: bytes, ...}; see nodes::tar.
+  static Dataset tar(const Paths& paths, const TarOptions& options = {});
 
   // Rows of data sets of an HDF5 file. The caller says where their chunks lie, as libhdf5 tells
   // (H5Dchunk_iter, H5Dget_offset).

@@ -64,6 +64,25 @@ struct CifarOptions {
   bool stream = false;
 };
 
+// Rows of an array that lies in a file whose header the caller has read.
+struct FileRowsOptions {
+  DType dtype = DType::kUint8;
+  Shape shape;  // of a row; no axis is 0
+  uint64_t rows = 0;
+  bool reversed = false;            // the values have the other byte order
+  uint64_t header = 0, offset = 0;  // where the array's header and its first row begin
+  uint32_t header_crc = 0;          // CRC-32C of the bytes between
+  uint64_t file_bytes = 0;
+  std::string name = {};  // of the array, if the file has several
+};
+
+struct TarOptions {
+  std::vector<std::string> fields = {};  // extensions, in lower case; none: the first sample's
+  std::string compression = {};          // as LineOptions's
+  bool stream = false;
+  std::string index = {};  // as TFRecordOptions's
+};
+
 struct ShuffleOptions {
   uint64_t seed = 0;
   bool reshuffle = true;  // false: the same order in every epoch

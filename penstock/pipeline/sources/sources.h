@@ -91,6 +91,17 @@ Node::Ref cifar100(Paths paths, const CifarOptions& options);
 // read fails alone: kDataLoss, which names file, data set, chunk and byte; kNotFound, kSystem.
 Node::Ref hdf5(std::string path, std::vector<std::pair<std::string, ChunkedArray>> fields,
                const Hdf5Options& options);
+// The samples of tar archives, grouped as WebDataset does: {__key__: text, extension: bytes, ...}.
+// In paths also `{000..127}` and `{a,b}`, as in a shell. The fields are options.fields, or those of
+// the first sample that is not beside damage. A sample that lacks one, or has one that the first
+// sample lacks, is lost, and so is one with an entry that is there twice or climbs out of its
+// folder: kDataLoss, which names file, record, byte, entry or key. Links, folders and files without
+// a key are passed over. Error: a field that is no extension in lower case.
+Node::Ref tar(Paths paths, const TarOptions& options);
+// Rows of an array in a plain file (npy, or npz without compression): one leaf without a name, in
+// the machine's byte order. `operation`: in title and errors, a literal. Error: the rows do not fit
+// into the file. Building, Error kDataLoss: the file has another size or header than it had.
+Node::Ref file_rows(const char* operation, std::string path, FileRowsOptions options);
 // The elements of a file that a cache() with a path wrote, for any plan and at any location. Each
 // element's checksum is verified on every read; a damaged element fails with kDataLoss, which names
 // the file, element and byte. Building, Error kNotFound; Error kDataLoss: the file is not a

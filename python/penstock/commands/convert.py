@@ -1,4 +1,4 @@
-"""``penstock convert INPUT... OUTPUT``: folders of images, arrays and TFRecord to TFRecord."""
+"""``penstock convert INPUT... OUTPUT``: images, arrays, TFRecord and tar to TFRecord or tar."""
 
 from __future__ import annotations
 
@@ -13,30 +13,33 @@ from typing import Any
 
 import numpy as np
 
+from ..dataset import Dataset
 from ..errors import Error
-from ..files import TFRecordWriter, example
+from ..files import TarWriter, TFRecordWriter, example
 from . import Failed, bytes_text
-from .files import Bar, Survey, copied, counted, find, text_of
+from .files import Bar, Survey, copied, counted, find, is_tar, surveys, text_of
 from .verify import print_damage
 
 _IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _ARRAYS = {".npy", ".npz"}
 
 Said = list[str]
+Writers = Sequence[Any]  # TFRecordWriter, or TarWriter
 
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "convert",
-        help="write folders of images, arrays or TFRecord files as TFRecord",
+        help="write folders of images, arrays, TFRecord or tar files as TFRecord or tar",
         description="Writes TFRecord from what INPUT is: a folder of class folders of images, .npy "
-        "or .npz files, or TFRecord files. OUTPUT appears when it is complete.",
+        "or .npz files, TFRecord files, or tar archives of samples. An OUTPUT that ends in .tar, "
+        ".tar.gz or .tgz is an archive, of images or of samples. It appears when it is complete.",
     )
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="a folder, or files of one kind")
-    add("output", metavar="OUTPUT", help="the TFRecord file to write")
+    add("output", metavar="OUTPUT", help="the TFRecord file or archive to write")
     add("--shards", type=_shards, default=1, help="write so many files, OUTPUT-00000-of-... (1)")
-    add("--skip-damage", action="store_true", help="TFRecord: leave out what is damaged")
+    add("--skip-damage", action="store_true", help="TFRecord, tar: leave out what is damaged")
     add("--overwrite", action="store_true", help="OUTPUT may be there already")
     parser.set_defaults(run=run)
 
@@ -52,24 +55,24 @@ def _shards(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    write = _converter(options.inputs, options.skip_damage)
+    to_tar = is_tar(options.output)
+    write = _converter(options.inputs, options.skip_damage, to_tar)
     paths = shard_paths(options.output, options.shards)
     for path in paths:
         if os.path.lexists(path) and not options.overwrite:
             raise Failed(f"{path} is there already; --overwrite replaces it", 2)
     try:
         with contextlib.ExitStack() as stack:
-            compression = "gzip" if options.output.endswith(".gz") else "none"
-            writers = [
-                stack.enter_context(TFRecordWriter(path, compression=compression)) for path in paths
-            ]
+            compression = "gzip" if options.output.endswith((".gz", ".tgz")) else "none"
+            make: Any = TarWriter if to_tar else TFRecordWriter
+            writers = [stack.enter_context(make(path, compression=compression)) for path in paths]
             said = write(writers)
     except (Error, OSError) as error:
         raise Failed(text_of(error)) from None
-    records = sum(writer.records for writer in writers)
+    records = sum(writer.samples if to_tar else writer.records for writer in writers)
     size = sum(os.path.getsize(path) for path in paths)
     where = paths[0] if len(paths) == 1 else f"{len(paths)} files, {paths[0]} to {paths[-1]}"
-    print(f"{counted(records, 'record')}, {bytes_text(size)}: {where}")
+    print(f"{counted(records, 'sample' if to_tar else 'record')}, {bytes_text(size)}: {where}")
     for line in said:
         print(line)
     return 0
@@ -85,13 +88,20 @@ def shard_paths(output: str, count: int) -> list[str]:
     return [f"{stem}-{number:05}-of-{count:05}{suffix}" for number in range(count)]
 
 
-def _converter(inputs: list[str], skip_damage: bool) -> Callable[[Sequence[TFRecordWriter]], Said]:
+def _converter(inputs: list[str], skip_damage: bool, to_tar: bool) -> Callable[[Writers], Said]:
     folders = [path for path in inputs if os.path.isdir(path)]
     if folders:
         if len(inputs) > 1:
             raise Failed("give one folder of class folders, and nothing else", 2)
-        return lambda writers: write_images(Path(inputs[0]), writers)
+        return lambda writers: write_images(Path(inputs[0]), writers, to_tar)
     paths = find(inputs)
+    archives = [path for path in paths if is_tar(path)]
+    if archives and len(archives) < len(paths):
+        raise Failed("give files of one kind: tar archives, arrays, or TFRecord", 2)
+    if archives:
+        return lambda writers: write_samples(paths, writers, skip_damage, to_tar)
+    if to_tar:
+        raise Failed("an archive is written of a folder of images, or of archives", 2)
     arrays = [path for path in paths if os.path.splitext(path)[1] in _ARRAYS]
     if arrays and len(arrays) < len(paths):
         raise Failed("give files of one kind: arrays, or TFRecord", 2)
@@ -100,7 +110,7 @@ def _converter(inputs: list[str], skip_damage: bool) -> Callable[[Sequence[TFRec
     return lambda writers: write_records(paths, writers, skip_damage)
 
 
-def write_records(paths: list[str], writers: Sequence[TFRecordWriter], skip: bool) -> Said:
+def write_records(paths: list[str], writers: Writers, skip: bool) -> Said:
     """Copy the sound records of TFRecord files, in order, to the `writers` in turn."""
     total = Survey("")
     for found in copied(paths, [writer._native for writer in writers]):
@@ -116,7 +126,27 @@ def write_records(paths: list[str], writers: Sequence[TFRecordWriter], skip: boo
     return [f"left out: {counted(total.lost_places, 'damaged place')}, {total.lost_bytes:,} bytes"]
 
 
-def write_images(folder: Path, writers: Sequence[TFRecordWriter]) -> Said:
+def write_samples(paths: list[str], writers: Writers, skip: bool, to_tar: bool) -> Said:
+    """Samples of tar archives: as they are, or a tf.Example of the key and the fields of each."""
+    total = Survey("")
+    for found in surveys(paths):
+        print_damage(found)
+        total.add(found)
+    if total.lost_places and not skip:
+        raise Failed(
+            f"{counted(total.lost_places, 'damaged place')}, and nothing was written; "
+            f"--skip-damage leaves out {total.lost_bytes:,} bytes"
+        )
+    samples = Dataset.tar(paths)
+    with samples.build(on_error="skip" if skip else "raise") as feed:
+        _write(feed if to_tar else map(example, feed), total.records, writers)
+        lost = feed.stats()["losses"]
+    if not lost:
+        return []
+    return [f"left out: {counted(len(lost), 'sample')}, the first: {lost[0][2]}"]
+
+
+def write_images(folder: Path, writers: Writers, to_tar: bool = False) -> Said:
     """Write image files unchanged, each with the number of its class folder, sorted by name."""
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     files = []
@@ -129,7 +159,11 @@ def write_images(folder: Path, writers: Sequence[TFRecordWriter]) -> Said:
     if not files:
         raise Failed(f"{folder} has no folders with images in them, one for each class", 2)
 
-    def record(label: int, path: Path) -> bytes:
+    def record(label: int, path: Path) -> Any:
+        if to_tar:
+            key = str(path.relative_to(folder).with_name(path.stem.replace(".", "_")))
+            field = path.suffix.lower().removeprefix(".")
+            return {"__key__": key, field: path.read_bytes(), "cls": str(label)}
         name = os.fsencode(path.relative_to(folder))
         return example({"image": path.read_bytes(), "label": label, "name": name})
 
@@ -140,7 +174,7 @@ def write_images(folder: Path, writers: Sequence[TFRecordWriter]) -> Said:
     return said
 
 
-def write_arrays(paths: list[str], writers: Sequence[TFRecordWriter]) -> Said:
+def write_arrays(paths: list[str], writers: Writers) -> Said:
     """Write a tf.Example for each i, with row i of every array."""
     arrays = _load_arrays(paths)
     lengths = {len(array) for array in arrays.values()}
@@ -201,7 +235,7 @@ def _declared(arrays: dict[str, np.ndarray[Any, Any]], pictures: set[str]) -> Sa
     return [*lines, "})", *(f"then {operation}" for operation in raw)]
 
 
-def _write(records: Iterable[bytes], count: int, writers: Sequence[TFRecordWriter]) -> None:
+def _write(records: Iterable[Any], count: int, writers: Writers) -> None:
     with Bar(count, " records") as bar:
         for number, record in enumerate(records):
             writers[number % len(writers)].write(record)

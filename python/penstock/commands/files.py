@@ -14,6 +14,7 @@ from ..errors import Error, NotFound
 from . import Failed
 
 _REDRAWN_S = 0.1
+_TAR = (".tar", ".tar.gz", ".tgz")
 _INDEX = ".penstock-index"  # suffix of the files of `Dataset.tfrecord(index="beside")`
 
 
@@ -48,7 +49,7 @@ class Feature:
 
 @dataclass
 class Survey:
-    """The contents of a TFRecord file."""
+    """The contents of a TFRecord file, or of a tar archive of samples."""
 
     path: str
     compressed: bool = False
@@ -123,6 +124,11 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def is_tar(path: str) -> bool:
+    """Whether a file is a tar archive, by its name."""
+    return path.lower().endswith(_TAR)
+
+
 def text_of(error: Exception) -> str:
     """The text of an error without the engine's name of the operation."""
     return str(error).removeprefix(f"{getattr(error, 'operation', '')}: ")
@@ -147,8 +153,10 @@ def find(patterns: Sequence[str]) -> list[str]:
 def survey(
     path: str, *, features: bool = False, writers: Sequence[Any] = (), first: int = 0
 ) -> Any:
-    """Make one file's pass, see `surveys`. Sound records go to the engine's `writers`."""
+    """Make one file's pass, see `surveys`. Sound records of TFRecord go to `writers`."""
     progress = _engine.Progress()
+    if is_tar(path):
+        return progress, lambda: _engine.survey_tar(path, progress)
     return progress, lambda: _engine.survey_tfrecord(path, progress, features, list(writers), first)
 
 
@@ -204,4 +212,4 @@ def looks_like(found: Survey) -> str:
     """Return a guess at the kind of a file without a sound record; empty: no guess."""
     if found.records or found.compressed or not found.file_bytes:
         return ""
-    return "it is no TFRecord file"
+    return "it is no tar archive" if is_tar(found.path) else "it is no TFRecord file"

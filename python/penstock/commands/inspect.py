@@ -1,4 +1,4 @@
-"""``penstock inspect FILES``: lists the contents of TFRecord files."""
+"""``penstock inspect FILES``: lists the contents of TFRecord files and tar archives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from . import bytes_text
-from .files import Feature, Survey, counted, find, looks_like, surveys
+from .files import Feature, Survey, counted, find, is_tar, looks_like, surveys
 
 _TYPES = ("none", "bytes", "float32", "int64")
 _BYTES = 1
@@ -19,9 +19,10 @@ _RAW_BYTES = 64
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "inspect",
-        help="say what is in TFRecord files",
-        description="Says what is in TFRecord files: records, sizes, damage, and the features of "
-        "tf.Examples with the parse_example that takes them. Reads the files whole.",
+        help="say what is in TFRecord files and tar archives",
+        description="Says what is in TFRecord files and tar archives of samples: records, sizes, "
+        "damage, and the features of tf.Examples with the parse_example that takes them, or the "
+        "fields of samples. Reads the files whole.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a path, or a pattern in quotes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -31,12 +32,15 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     paths = find(options.files)
     total = Survey(counted(len(paths), "file"))
+    archives = Survey("")
     width = max(len(path) for path in (*paths, total.path))
     each = []
     if not options.json:
         print(header(width))
     for found in surveys(paths, features=True):
         total.add(found)
+        if is_tar(found.path):
+            archives.add(found)
         if options.json:
             each.append(found)
             continue
@@ -49,7 +53,10 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if len(paths) > 1:
         print(line_of(total, width))
-    if total.features:
+    if archives.features:
+        print()
+        print("\n".join(fields_of(archives)))
+    elif total.features:
         print()
         print("\n".join(features_of(total)))
     return 0
@@ -82,18 +89,29 @@ def line_of(found: Survey, width: int) -> str:
     )
 
 
+def fields_of(total: Survey) -> list[str]:
+    """The table of the fields of samples, and the call that reads those that all have."""
+    lines = [f"the fields of {total.records:,} samples:", *_table("field", total.features)]
+    fields = [name for name, field in total.features.items() if field.records == total.records]
+    return [*lines, "", f"penstock.Dataset.tar(..., fields={fields})"]
+
+
+def _table(title: str, features: dict[str, Feature]) -> list[str]:
+    width = max(len(title), *(len(name) for name in features))
+    return [
+        f"{title:{width}}  {'type':9}{'in records':>13}  values",
+        *(
+            f"{name:{width}}  {type_of(feature):9}{feature.records:>13,}  {form_of(feature)}"
+            for name, feature in sorted(features.items())
+        ),
+    ]
+
+
 def features_of(total: Survey) -> list[str]:
     """The table of features, and the `parse_example` for them."""
     lines = [f"{total.examples:,} of {total.records:,} records are tf.Examples; their features:"]
     names = sorted(total.features)
-    width = max(len("feature"), *(len(name) for name in names))
-    lines.append(f"{'feature':{width}}  {'type':9}{'in records':>13}  values")
-    for name in names:
-        feature = total.features[name]
-        lines.append(
-            f"{name:{width}}  {type_of(feature):9}{feature.records:>13,}  {form_of(feature)}"
-        )
-    lines += ["", "penstock.parse_example({"]
+    lines += [*_table("feature", total.features), "", "penstock.parse_example({"]
     for name in names:
         feature = total.features[name]
         declared = declaration_of(feature)

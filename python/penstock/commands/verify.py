@@ -1,4 +1,4 @@
-"""``penstock verify FILES``: verifies every checksum of TFRecord files."""
+"""``penstock verify FILES``: verifies checksums of TFRecord files, headers of tar archives."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import asdict
 from typing import Any
 
 from . import bytes_text
-from .files import Survey, counted, find, looks_like, surveys
+from .files import Survey, counted, find, is_tar, looks_like, surveys
 
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "verify",
-        help="verify every checksum of TFRecord files",
-        description="Verifies every checksum of TFRecord files and names each damaged place. Exit "
-        "code 1: there is one.",
+        help="verify TFRecord files and tar archives",
+        description="Verifies every checksum of TFRecord files, and of tar archives every header "
+        "(their data has no checksums), and names each damaged place. Exit code 1: there is one.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a path, or a pattern in quotes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -34,17 +34,18 @@ def run(options: argparse.Namespace) -> int:
         each.append(found)
         if not options.json:
             print_damage(found)
+    what = "sample" if all(map(is_tar, paths)) else "record"
     if options.json:
         print(json.dumps({"ok": not damaged, "files": [_plain(found) for found in each]}, indent=1))
     elif damaged:
         print(
             f"\n{counted(total.lost_places, 'damaged place')} in {damaged} of "
             f"{counted(len(paths), 'file')}, {total.lost_bytes:,} bytes lost; "
-            f"{counted(total.records, 'record')} sound."
+            f"{counted(total.records, what)} sound."
         )
     else:
         print(
-            f"{counted(len(paths), 'file')}, {counted(total.records, 'record')}, "
+            f"{counted(len(paths), 'file')}, {counted(total.records, what)}, "
             f"{bytes_text(total.file_bytes)}: every checksum agrees."
         )
     return 1 if damaged else 0

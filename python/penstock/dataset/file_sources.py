@@ -6,12 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from ..base.arguments import compression as compression_of
 from ..base.arguments import dtype_of, integer, several, text
 from ..base.arguments import path as path_of
 from ..base.hdf5 import CACHE_BYTES, hdf5_call, opened, rows_of
 from ..errors import InvalidArgument
 from .chain import Chain
+from .npy import Stored, open_npy, open_npz
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -115,6 +118,85 @@ class FileSources(Chain):
         nest = opened(file, datasets, "hdf5")
         most = integer("cache_bytes", cache_bytes, 1, operation="hdf5")
         return of_hdf5(cls, nest, "hdf5", most)
+
+    @classmethod
+    def tar(
+        cls,
+        files: Files,
+        *,
+        fields: Sequence[str] | None = None,
+        compression: str = "",
+        stream: bool = False,
+        index: str | None = None,
+    ) -> Dataset:
+        """Samples of tar archives, grouped as WebDataset does. Of compressed archives: a stream.
+
+        Consecutive files whose names are equal up to the first dot of their last component are a
+        sample: ``{"__key__": str, "jpg": bytes, "cls": bytes, ...}``, where the rest of the name,
+        in lower case, is the field. Links, folders and files without a key are passed over.
+
+        All samples have the same fields, or one that differs is a `DataLoss` that names file, key
+        and what is missing. So are damage, an entry that is there twice and one whose name climbs
+        out of its folder. Headers have checksums; the data in a tar archive has none.
+
+        Parameters
+        ----------
+        files : path, pattern, or list of these
+            As of `tfrecord`; also ``{000..127}`` and ``{a,b}``, as in a shell.
+        fields : list of str, optional
+            The extensions that are wanted, in this order; a sample may have others. None: those of
+            the first sample.
+        compression, stream, index
+            As of `tfrecord`.
+
+        Examples
+        --------
+        >>> penstock.Dataset.tar("shard-{000..127}.tar", fields=["jpg", "cls"]).shuffle(seed=7)
+        """
+        given = [] if fields is None else several("fields", fields, "extensions", "tar")
+        names = [text(name, "tar") for name in given]
+        if fields is not None and not names:
+            raise InvalidArgument("fields is empty; give extensions, or None", "tar")
+        paths, *reading = _reading("tar", files, compression, stream, index)
+        return cls._make("tar", (paths, names, *reading))
+
+    @classmethod
+    def npy(cls, files: Path | Mapping[str, Path]) -> Dataset:
+        """Rows of an ``.npy`` file, or of several side by side. Read in place, whatever their size.
+
+        Only the header is read when this is called. Elements come in the machine's byte order.
+        Rows that do not lie in one piece (Fortran order) are taken from a memory map, as
+        `arrays` does. Arrays of objects are refused: nothing is ever unpickled.
+
+        Parameters
+        ----------
+        files : path, or dict of paths
+            Of a dict, element i is a dict with row i of each; the arrays are equally long.
+
+        Raises
+        ------
+        DataLoss
+            The file is not as long as its header says. So is a file that is another one when it is
+            fed; a row that is gone by then is that element's failure.
+        InvalidArgument
+            An array of objects or a single value; arrays that are not equally long.
+        """
+        if isinstance(files, Mapping):
+            given = {text(name, "npy"): path_of(path, "npy") for name, path in files.items()}
+            if not given:
+                raise InvalidArgument("the dict of files is empty", "npy")
+            return _side_by_side(cls, {name: open_npy(path) for name, path in given.items()}, "npy")
+        return _rows(cls, open_npy(path_of(files, "npy")))
+
+    @classmethod
+    def npz(cls, file: Path) -> Dataset:
+        """Rows of the equally long arrays in an ``.npz`` file: a dict by their names.
+
+        Arrays that ``numpy.savez`` stored are read in place, as by `npy`. Those that
+        ``numpy.savez_compressed`` wrote are read into memory once, here, and their checksums are
+        verified.
+        """
+        return _side_by_side(cls, open_npz(path_of(file, "npz")), "npz")
 
     @classmethod
     def snapshot(cls, path: Path) -> Dataset:
@@ -270,6 +352,29 @@ class FileSources(Chain):
         100) and the label of its superclass (of 20).
         """
         return cls._make("cifar100", _reading("cifar100", files, compression, stream))
+
+
+def _rows(cls: type[Any], array: Stored | np.ndarray[Any, Any]) -> Dataset:
+    """Rows of one array, by the engine's reader of files where that can."""
+    if isinstance(array, Stored):
+        if array.rows_in_place():
+            return cls._make("file_rows", array.arguments())  # type: ignore[no-any-return]
+        array = array.mapped()
+    return cls.arrays(array)  # type: ignore[no-any-return]
+
+
+def _side_by_side(
+    cls: type[Any], arrays: Mapping[str, Stored | np.ndarray[Any, Any]], operation: str
+) -> Dataset:
+    lengths = {
+        name: (each.header.shape if isinstance(each, Stored) else each.shape)[0]
+        for name, each in arrays.items()
+    }
+    if len(set(lengths.values())) != 1:
+        each = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+        raise InvalidArgument(f"arrays must have equally many rows: {each}", operation)
+    columns = tuple(_rows(cls, each) for each in arrays.values())
+    return cls._make("zip", (list(arrays),), columns, several=True)  # type: ignore[no-any-return]
 
 
 def _reading(
