@@ -47,6 +47,12 @@ Dataset Dataset::cifar100(const Paths& paths, const CifarOptions& options) {
   return Dataset(nodes::cifar100(paths, options));
 }
 
+Dataset Dataset::files(const Paths& paths, std::optional<std::vector<int64_t>> labels) {
+  return Dataset(nodes::files(paths, std::move(labels)));
+}
+Dataset Dataset::image_folder(const std::string& root, const ImageFolderOptions& options) {
+  return Dataset(nodes::image_folder(root, options));
+}
 Dataset Dataset::snapshot(const std::string& path) { return Dataset(nodes::snapshot(path)); }
 Dataset Dataset::arrays(Example columns) { return Dataset(nodes::arrays(std::move(columns))); }
 Dataset Dataset::generator(std::function<Pull(uint64_t epoch)> begin, std::string name) {

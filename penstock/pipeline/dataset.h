@@ -17,6 +17,7 @@
 #include "penstock/pipeline/node.h"
 #include "penstock/pipeline/stages/function_op.h"
 #include "penstock/pipeline/stages/op.h"
+#include "penstock/pipeline/transformations/image_operations.h"
 #include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {
@@ -58,6 +59,11 @@ class Dataset {
   // nodes::cifar10.
   static Dataset cifar10(const Paths& paths, const CifarOptions& options = {});
   static Dataset cifar100(const Paths& paths, const CifarOptions& options = {});
+
+  // Whole files: {bytes, path}, with labels {bytes, path, label}; see nodes::files.
+  static Dataset files(const Paths& paths, std::optional<std::vector<int64_t>> labels = {});
+  // The images in a folder's folders: {image, label, path}; see nodes::image_folder.
+  static Dataset image_folder(const std::string& root, const ImageFolderOptions& options = {});
 
   // The elements of a file that cache(path) made; see nodes::snapshot.
   static Dataset snapshot(const std::string& path);

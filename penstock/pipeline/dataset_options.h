@@ -56,6 +56,18 @@ struct CifarOptions {
   bool stream = false;
 };
 
+struct ImageFolderOptions {
+  // Names of folders, in the order of their labels; none: all folders, sorted.
+  std::vector<std::string> classes = {};
+  // This part of each class's files, chosen by the seed, is the subset "validation", and the others
+  // "training"; nothing: all files.
+  std::optional<double> validation_split = {};
+  std::string subset = {};
+  uint64_t seed = 0;
+  std::string include = {};   // a pattern of files' names; "": those of formats that are decoded
+  bool follow_links = false;  // to folders; links to files always are
+};
+
 struct ShuffleOptions {
   uint64_t seed = 0;
   bool reshuffle = true;  // false: every epoch in the same order

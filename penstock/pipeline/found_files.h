@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "penstock/base/os.h"
+#include "penstock/io/file_listing.h"
 #include "penstock/io/record_files.h"
 #include "penstock/io/record_stream.h"
 
@@ -13,9 +14,10 @@ namespace penstock {
 
 // The files that a source found, and what it knows of them. Immutable.
 struct FoundFiles {
-  std::shared_ptr<const RecordFiles> indexed;   // either these,
-  std::shared_ptr<const StreamFiles> streamed;  // or these
-  std::vector<int64_t> about = {};              // the source's own, of all of them
+  std::shared_ptr<const RecordFiles> indexed;      // either these,
+  std::shared_ptr<const StreamFiles> streamed;     // or these,
+  std::shared_ptr<const FileListing> listed = {};  // or these
+  std::vector<int64_t> about = {};                 // the source's own, of all of them
 };
 using FoundFilesRef = std::shared_ptr<const FoundFiles>;
 

@@ -7,6 +7,7 @@
 #include "digest.h"
 #include "elements.h"
 #include "feeds.h"
+#include "image_operations.h"
 #include "numpy_api.h"
 #include "os.h"
 #include "penstock/base/error.h"
@@ -47,6 +48,7 @@ NB_MODULE(_engine, m) {
   penstock::bind_random(m);
   penstock::python::bind_core(m);
   penstock::python::bind_dataset(m);
+  penstock::python::bind_image_operations(m);
   penstock::python::bind_elements(m);
   penstock::python::bind_feeds(m);
   penstock::python::bind_plan_worker(m);

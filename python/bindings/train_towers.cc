@@ -87,8 +87,8 @@ nb::dict as_dict(const TowersReport& report) {
   return made;
 }
 
-nb::dict run(Towers& towers, nb::object begin, nb::object take, nb::object compute, uint64_t steps,
-             int64_t duration_ns, nb::object until) {
+nb::dict run_towers(Towers& towers, nb::object begin, nb::object take, nb::object compute,
+                    uint64_t steps, int64_t duration_ns, nb::object until) {
   PythonRounds rounds(std::move(begin), std::move(take), std::move(compute));
   Towers::Until end{.steps = steps, .duration_ns = duration_ns};
   if (!until.is_none()) {
@@ -111,8 +111,8 @@ void bind_train_towers(nb::module_& m) {
   nb::class_<Towers>(m, "Towers", "Internal: use penstock.train.Towers.")
       .def(nb::init<Updater&, std::vector<Slab>>(), nb::arg("updater"), nb::arg("gradients"),
            nb::keep_alive<1, 2>())
-      .def("run", &run, nb::arg("begin"), nb::arg("take"), nb::arg("compute"), nb::arg("steps"),
-           nb::arg("duration_ns"), nb::arg("until").none())
+      .def("run", &run_towers, nb::arg("begin"), nb::arg("take"), nb::arg("compute"),
+           nb::arg("steps"), nb::arg("duration_ns"), nb::arg("until").none())
       .def_prop_ro("failed", [](const Towers& towers) {
         const auto& failed = towers.failed();
         return failed ? std::optional(std::pair(failed->tower, failed->round)) : std::nullopt;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,14 @@ Node::Ref idx(Paths paths, const IdxOptions& options);
 // of the binary versions on the data sets' page.)
 Node::Ref cifar10(Paths paths, const CifarOptions& options);
 Node::Ref cifar100(Paths paths, const CifarOptions& options);
+// Whole files: {bytes, path}, and with labels, one for each file, {bytes, path, label}. A file that
+// cannot be read is that element's failure: kNotFound, kSystem, kDataLoss (it became shorter).
+// Building, Errors of glob(); kInvalidArgument: another number of labels than files.
+Node::Ref files(Paths paths, std::optional<std::vector<int64_t>> labels);
+// The images in a folder's folders: {image, label, path}, see list_image_folder. `image` is the
+// file's bytes; failures are as those of files(). Errors: a validation_split that is not between 0
+// and 1, a subset without one, another name of a subset.
+Node::Ref image_folder(std::string root, const ImageFolderOptions& options);
 // The elements of a file that a cache() with a path made, at any place, whatever made them. Each
 // one's checksum is verified whenever it is read: damage is that element's failure, kDataLoss,
 // which names file, element and byte. Building, Errors kNotFound; kDataLoss: it is no snapshot, or

@@ -38,6 +38,14 @@ class Op {
   // It calls code that is not penstock's: it may take long, throw, or never come back.
   virtual bool user_code() const { return false; }
   virtual bool python() const { return false; }  // and that is Python
+  // It takes long for an element: streams have it done by workers.
+  virtual bool costly() const { return user_code(); }
+  // One operation that is this and then `next`, in a pass over each element; nullptr: there is
+  // none. `own`, `operation`: what keys the random numbers of either, as long as they are two.
+  virtual std::shared_ptr<const Op> followed_by(uint32_t own, const Op& next,
+                                                uint32_t operation) const {
+    return (void)own, (void)next, (void)operation, nullptr;
+  }
   // Called again if a later chunk has another spec.
   virtual std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const = 0;
 };
