@@ -15,7 +15,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # Each folder may include those before it; penstock.h, which lies in none, all of them.
-FOLDERS = ("base", "observe", "memory", "net", "workers", "io", "pipeline", "train", "torch", "")
+FOLDERS = (
+    "base",
+    "observe",
+    "memory",
+    "net",
+    "workers",
+    "io",
+    "image",
+    "pipeline",
+    "train",
+    "torch",
+    "",
+)
 # The same within pipeline/.
 PIPELINE = (
     ("element",),
@@ -47,6 +59,7 @@ PYTHON = (
     "dataset",
     "features",
     "operations",
+    "image",
     "files",
     "feedable",
     "train",

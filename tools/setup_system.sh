@@ -29,6 +29,11 @@ check_build() {
   compiles '#include <isa-l/crc.h>' || want libisal-dev
   compiles '#include <sodium.h>' || want libsodium-dev
   compiles '#include <openssl/ssl.h>' || want libssl-dev
+  # libjpeg-turbo's own: other libjpegs cannot decode a part of a row.
+  compiles '#include <cstdio>
+      #include <jpeglib.h>
+      auto* crop = &jpeg_crop_scanline;' || want libjpeg-dev
+  compiles '#include <png.h>' || want libpng-dev
   command -v g++ >/dev/null || command -v "${CXX:-g++}" >/dev/null || want nlohmann-json3-dev
   local python
   python=$(tools/find_python.sh)

@@ -18,6 +18,7 @@ enum class KeyUse : uint32_t {
   kBuffer = 6,
   kSample = 7,
   kInner = 8,
+  kSplit = 9,
 };
 
 // 64 bits that look independent for every (seed, epoch, use): one Philox block.

@@ -98,6 +98,22 @@ class FileSystem {
 
   // The names in a folder ("": the working directory), in any order; empty if it cannot be read.
   virtual std::vector<std::string> list(const std::string& folder) = 0;
+
+  struct Entry {
+    std::string name;
+    Kind kind = Kind::kNothing;  // of what a link leads to
+    bool link = false;
+  };
+  // The same with their kinds, which most file systems tell without looking at each file. `folder`
+  // ends with '/'.
+  virtual std::vector<Entry> entries(const std::string& folder) {
+    std::vector<Entry> all;
+    for (std::string& name : list(folder)) {
+      const Kind its = kind(folder + name);
+      all.push_back({std::move(name), its, false});
+    }
+    return all;
+  }
 };
 
 // The machine's own files.

@@ -330,6 +330,27 @@ class PosixFileSystem final : public FileSystem {
   std::vector<std::string> list(const std::string& folder) override {
     return list_posix_folder(folder.empty() ? "." : folder);
   }
+
+  std::vector<Entry> entries(const std::string& folder) override {
+    std::vector<Entry> all;
+    std::unique_ptr<DIR, int (*)(DIR*)> open_folder(opendir(folder.c_str()), closedir);
+    if (open_folder == nullptr) return all;
+    while (const dirent* entry = readdir(open_folder.get())) {
+      const std::string_view name = entry->d_name;
+      if (name == "." || name == "..") continue;
+      Entry found{std::string(name), Kind::kFile, entry->d_type == DT_LNK};
+      if (entry->d_type == DT_UNKNOWN) {
+        struct stat about {};
+        found.link =
+            fstatat(dirfd(open_folder.get()), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISLNK(about.st_mode);
+      }
+      if (entry->d_type == DT_DIR) found.kind = Kind::kFolder;
+      if (found.link || entry->d_type == DT_UNKNOWN) found.kind = kind(folder + found.name);
+      all.push_back(std::move(found));
+    }
+    return all;
+  }
 };
 
 }  // namespace

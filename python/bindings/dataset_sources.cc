@@ -1,6 +1,7 @@
 #include "dataset_sources.h"
 
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -291,6 +293,22 @@ void bind_sources(nb::class_<Dataset>& dataset) {
                     return Dataset::cifar100(names_of(paths), {std::move(compression), stream});
                   })
       .def_static("hdf5", &hdf5)
+      .def_static(
+          "files",
+          [](const FilePaths& paths, std::optional<std::vector<int64_t>> labels) {
+            return Dataset::files(names_of(paths), std::move(labels));
+          },
+          nb::arg(), nb::arg().none())
+      .def_static(
+          "image_folder",
+          [](const std::filesystem::path& root, const FilePaths& classes,
+             std::optional<double> validation_split, std::string subset, uint64_t seed,
+             const std::filesystem::path& include, bool follow_links) {
+            return Dataset::image_folder(
+                root, {names_of(classes), validation_split, std::move(subset), seed,
+                       include.string(), follow_links});
+          },
+          nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
       .def_static("concatenate", nb::overload_cast<std::vector<Dataset>>(&Dataset::concatenate));
 }
 

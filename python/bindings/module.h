@@ -41,6 +41,9 @@ void bind_survey(nanobind::module_& m);
 // Writing TFRecord files, and the bytes of tf.Examples.
 void bind_tfrecord(nanobind::module_& m);
 
+// The operations of penstock.image. REQUIRED: bind_dataset() was called.
+void bind_image_operations(nanobind::module_& m);
+
 // Writing tar archives, and passes over them for the command line.
 void bind_tar(nanobind::module_& m);
 

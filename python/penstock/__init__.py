@@ -38,6 +38,7 @@ __all__ = [
     "errors",
     "example",
     "float32",
+    "image",
     "int64",
     "jax",
     "keras",
@@ -52,7 +53,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from . import errors, jax, keras, torch, train
+    from . import errors, image, jax, keras, torch, train
     from ._engine import Permutation, rng
     from .base.element_spec import TensorSpec
     from .base.ragged import Ragged, ragged
@@ -103,7 +104,7 @@ _HOMES = {
     "rng": "_engine",
     "threadsafe": "streams",
 }
-_MODULES = ("errors", "jax", "keras", "torch", "train")
+_MODULES = ("errors", "image", "jax", "keras", "torch", "train")
 
 
 def __getattr__(name: str) -> Any:

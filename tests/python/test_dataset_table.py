@@ -12,11 +12,14 @@ import pytest
 
 import penstock
 from contract import INLINE, THREADS, check_checkpoints, options, passed
+from image_files import encoded
 from penstock import Dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [b"one", b"three", b"seventeen", b""]
 NUMBERS = list(range(12))
+# Two grey pixels, 10 and 20.
+PIXELS = encoded(np.uint8([[10, 20]]), "PNG")
 
 
 def rows() -> list[tuple[str, str]]:
@@ -54,7 +57,14 @@ def files(tmp_path_factory):
     (folder / "labels.idx").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
     (folder / "cifar10.bin").write_bytes(b"".join(bytes([n, *[n] * 3072]) for n in range(4)))
     (folder / "cifar100.bin").write_bytes(b"".join(bytes([n, 9, *[n] * 3072]) for n in range(4)))
+    for name in ("cat", "dog"):
+        (folder / "classes" / name).mkdir(parents=True)
+        (folder / "classes" / name / "0.png").write_bytes(PIXELS)
     return folder
+
+
+def without_path(element: Any) -> Any:
+    return {name: value for name, value in element.items() if name != "path"}
 
 
 def counted():
@@ -170,6 +180,14 @@ CHAINS: dict[str, tuple[Any, Any]] = {
         lambda at: Dataset.hdf5(at / "rows.h5", {"x": "X", "y": "Y"}),
         [{"x": [2 * n, 2 * n + 1], "y": n} for n in range(5)],
     ),
+    "Dataset.files(paths, labels=)": (
+        lambda at: Dataset.files([at / "fixed.bin"], labels=[3]).map(without_path),
+        [{"bytes": bytes(range(8)), "label": 3}],
+    ),
+    "Dataset.image_folder(root)": (
+        lambda at: Dataset.image_folder(at / "classes").map(without_path),
+        [{"image": PIXELS, "label": n} for n in range(2)],
+    ),
     "Dataset.snapshot(path)": (
         lambda at: Dataset.snapshot(at / "halves"),
         [n // 2 for n in NUMBERS],
@@ -217,6 +235,14 @@ CHAINS: dict[str, tuple[Any, Any]] = {
     "map(penstock.decode_raw(field, dtype, shape))": (
         FIVE.map(raw).map(penstock.decode_raw("raw", "<u2", ())),
         [{"raw": n} for n in range(5)],
+    ),
+    "map(penstock.image.decode())": (
+        Dataset.items([{"image": PIXELS}]).map(penstock.image.decode()),
+        [{"image": [[[10, 10, 10], [20, 20, 20]]]}],
+    ),
+    "map(penstock.image.resize(h, w))": (
+        Dataset.arrays({"image": np.full((2, 3, 3), 7, np.uint8)}).map(penstock.image.resize(1, 2)),
+        [{"image": [[7, 7]]}] * 2,
     ),
     "batch(n, drop_last=False)": (FIVE.batch(2), [[0, 1], [2, 3], [4]]),
     "padded_batch(n, shapes=, values=)": (
@@ -282,9 +308,10 @@ def test_a_row_names_what_there_is(row):
     python, cpp = row
     headers = "\n".join(path.read_text() for path in sorted((ROOT / "penstock").rglob("*.h")))
     for code in codes(python):
-        *_, operation = ["", *re.findall(r"penstock\.(\w+)", code)]
+        *_, operation = ["", *re.findall(r"penstock\.(?:image\.)?(\w+)", code)]
         name = operation or code.removeprefix("Dataset.").split("(")[0]
-        assert hasattr(penstock if operation else Dataset, name), code
+        home = penstock.image if "penstock.image" in code else penstock
+        assert hasattr(home if operation else Dataset, name), code
         if cpp.startswith("the same"):
             assert re.search(rf"\b{name}\(", headers), name
     for code in codes(cpp):

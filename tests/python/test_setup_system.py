@@ -11,8 +11,8 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "setup_system.sh"
 PACKAGES = (
-    "chromium g++ libgtest-dev libisal-dev libsodium-dev libssl-dev nlohmann-json3-dev "
-    "python3 python3-dev python3-venv redis-tools"
+    "chromium g++ libgtest-dev libisal-dev libjpeg-dev libpng-dev libsodium-dev libssl-dev "
+    "nlohmann-json3-dev python3 python3-dev python3-venv redis-tools"
 )
 GROUPS = ("build", "test", "report", "bench")
 

@@ -55,6 +55,12 @@ Dataset Dataset::hdf5(std::string path, std::vector<std::pair<std::string, Chunk
   return Dataset(nodes::hdf5(std::move(path), std::move(fields), options));
 }
 
+Dataset Dataset::files(const Paths& paths, std::optional<std::vector<int64_t>> labels) {
+  return Dataset(nodes::files(paths, std::move(labels)));
+}
+Dataset Dataset::image_folder(const std::string& root, const ImageFolderOptions& options) {
+  return Dataset(nodes::image_folder(root, options));
+}
 Dataset Dataset::snapshot(const std::string& path) { return Dataset(nodes::snapshot(path)); }
 Dataset Dataset::arrays(Example columns) { return Dataset(nodes::arrays(std::move(columns))); }
 Dataset Dataset::generator(std::function<Pull(uint64_t epoch)> begin, std::string name) {

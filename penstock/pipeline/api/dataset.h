@@ -18,6 +18,7 @@
 #include "penstock/pipeline/plan/node.h"
 #include "penstock/pipeline/stages/function_op.h"
 #include "penstock/pipeline/stages/op.h"
+#include "penstock/pipeline/transformations/image_operations.h"
 #include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {
@@ -62,6 +63,10 @@ class Dataset {
   // The samples of tar archives: {__key__, extension: bytes, ...}; see nodes::tar.
   static Dataset tar(const Paths& paths, const TarOptions& options = {});
 
+  // Whole files: {bytes, path}, with labels {bytes, path, label}; see nodes::files.
+  static Dataset files(const Paths& paths, std::optional<std::vector<int64_t>> labels = {});
+  // The images in a folder's folders: {image, label, path}; see nodes::image_folder.
+  static Dataset image_folder(const std::string& root, const ImageFolderOptions& options = {});
   // Rows of data sets of an HDF5 file. The caller says where their chunks lie, as libhdf5 tells
   // (H5Dchunk_iter, H5Dget_offset).
   static Dataset hdf5(std::string path, std::vector<std::pair<std::string, ChunkedArray>> fields,

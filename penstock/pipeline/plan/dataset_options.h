@@ -83,6 +83,18 @@ struct TarOptions {
   std::string index = {};  // as TFRecordOptions's
 };
 
+struct ImageFolderOptions {
+  // Names of folders, in the order of their labels; none: all folders, sorted.
+  std::vector<std::string> classes = {};
+  // This part of each class's files, chosen by the seed, is the subset "validation", and the others
+  // are "training"; nothing: all files.
+  std::optional<double> validation_split = {};
+  std::string subset = {};
+  uint64_t seed = 0;
+  std::string include = {};   // a pattern of files' names; "": those of formats that are decoded
+  bool follow_links = false;  // to folders; links to files always are
+};
+
 struct ShuffleOptions {
   uint64_t seed = 0;
   bool reshuffle = true;  // false: the same order in every epoch

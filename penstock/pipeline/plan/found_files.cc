@@ -21,7 +21,7 @@ constexpr uint64_t kFoundMagic = 0x31646e75666b7470;  // "ptkfund1"
 constexpr size_t kWord = sizeof(uint64_t);
 constexpr size_t kPiece = 256 << 10;
 
-enum class Entry : uint64_t { kIndexed, kStreamed, kAgain };
+enum class Entry : uint64_t { kIndexed, kStreamed, kAgain, kListed };
 
 Error from_errno(const char* what) { return Error::from_errno(errno, "Dataset", what); }
 
@@ -199,6 +199,12 @@ void write_entry(Writing& out, const FoundFiles& found) {
   if (found.indexed != nullptr) {
     out.word(static_cast<uint64_t>(Entry::kIndexed));
     write_files(out, *found.indexed);
+  } else if (found.listed != nullptr) {
+    out.word(static_cast<uint64_t>(Entry::kListed));
+    const FileListing::Parts& parts = found.listed->parts();
+    out.list(parts.paths);
+    out.list(parts.ends);
+    out.list(parts.labels);
   } else {
     out.word(static_cast<uint64_t>(Entry::kStreamed));
     write_files(out, *found.streamed);
@@ -245,6 +251,12 @@ std::vector<FoundFilesRef> read_found_files(const os::Fd& written,
     FoundFiles found;
     if (entry == Entry::kIndexed) {
       found.indexed = read_files(in, pool, mapped);
+    } else if (entry == Entry::kListed) {
+      FileListing::Parts parts;
+      parts.paths = in.list<char>();
+      parts.ends = in.list<uint64_t>();
+      parts.labels = in.list<int64_t>();
+      found.listed = std::make_shared<FileListing>(parts, mapped);
     } else {
       found.streamed = read_stream(in, pool);
     }

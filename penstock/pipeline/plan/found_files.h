@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "penstock/base/os.h"
+#include "penstock/io/file_listing.h"
 #include "penstock/io/record_files.h"
 #include "penstock/io/record_stream.h"
 
@@ -13,9 +14,10 @@ namespace penstock {
 
 // The files that a source found, and their indices. Immutable.
 struct FoundFiles {
-  std::shared_ptr<const RecordFiles> indexed;   // either these
-  std::shared_ptr<const StreamFiles> streamed;  // or these
-  std::vector<int64_t> about = {};              // used by the source itself
+  std::shared_ptr<const RecordFiles> indexed;      // either these
+  std::shared_ptr<const StreamFiles> streamed;     // or these
+  std::shared_ptr<const FileListing> listed = {};  // or these
+  std::vector<int64_t> about = {};                 // used by the source itself
 };
 using FoundFilesRef = std::shared_ptr<const FoundFiles>;
 

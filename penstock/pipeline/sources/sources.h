@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,6 +103,14 @@ Node::Ref tar(Paths paths, const TarOptions& options);
 // the machine's byte order. `operation`: in title and errors, a literal. Error: the rows do not fit
 // into the file. Building, Error kDataLoss: the file has another size or header than it had.
 Node::Ref file_rows(const char* operation, std::string path, FileRowsOptions options);
+// Whole files: {bytes, path}, and with labels, one for each file, {bytes, path, label}. A file that
+// cannot be read is that element's failure: kNotFound, kSystem, kDataLoss (it became shorter).
+// Building, Errors of glob(); kInvalidArgument: another number of labels than files.
+Node::Ref files(Paths paths, std::optional<std::vector<int64_t>> labels);
+// The images in a folder's folders: {image, label, path}, see list_image_folder. `image` is the
+// file's bytes; failures are as those of files(). Errors: a validation_split that is not between 0
+// and 1, a subset without one, another name of a subset.
+Node::Ref image_folder(std::string root, const ImageFolderOptions& options);
 // The elements of a file that a cache() with a path wrote, for any plan and at any location. Each
 // element's checksum is verified on every read; a damaged element fails with kDataLoss, which names
 // the file, element and byte. Building, Error kNotFound; Error kDataLoss: the file is not a

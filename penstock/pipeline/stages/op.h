@@ -38,6 +38,14 @@ class Op {
   // The operation calls user code, which may take long, throw, or never return.
   virtual bool user_code() const { return false; }
   virtual bool python() const { return false; }  // that user code is Python
+  // An element takes long: in front of a stream's stage, workers run the operation.
+  virtual bool costly() const { return user_code(); }
+  // One operation that does this and then `next`, in one pass over each element; nullptr: there is
+  // none. `own`, `operation`: the keys of the random numbers of both, as if they were apart.
+  virtual std::shared_ptr<const Op> followed_by(uint32_t own, const Op& next,
+                                                uint32_t operation) const {
+    return (void)own, (void)next, (void)operation, nullptr;
+  }
   // Called again if a later chunk has another spec.
   virtual std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const = 0;
 };

@@ -34,12 +34,20 @@ class Map : public Indexed {
         op_(std::move(op)),
         operation_(operation),
         title_(std::move(title)) {
+    const auto* below = dynamic_cast<const Map*>(input_.get());
+    if (below != nullptr) {
+      if (OpRef both = below->op_->followed_by(below->operation_, *op_, operation_)) {
+        op_ = std::move(both);
+        replaced_ = input_;
+        input_ = below->input_;
+      }
+    }
     if (SpecRef in = input_->spec()) spec_ = op_->result(*in);
   }
 
   uint64_t length(uint64_t base) const override { return input_->length(base); }
   SpecRef spec() const override { return spec_; }
-  bool costly() const override { return op_->user_code() || input_->costly(); }
+  bool costly() const override { return op_->costly() || input_->costly(); }
   bool python() const override { return op_->python() || input_->python(); }
   Decision decision() const override {
     return op_->user_code() ? Decision::kUndecided : input_->decision();
@@ -56,6 +64,8 @@ class Map : public Indexed {
 
  private:
   IndexedRef input_;
+  // The map whose operation is part of this one's. The plan's numbers of stages are by address.
+  IndexedRef replaced_;
   OpRef op_;
   uint32_t operation_;
   std::string title_;
@@ -97,18 +107,18 @@ class MapReader : public IndexedReader {
       return;
     }
     Keys keys(context_, at.epoch, positions, stage_.operation());
+    const size_t below = out.failures().size();
     {
       StageClock::Part part(stage_.op().user_code() ? context_.clock : nullptr);
       bound_.run->run(keys, in_, out, row);
     }
     for (auto [to, from] : bound_.passed) pass(from, to, out, row, end);
     out.keep_owners_of(in_);
-    for (auto& [lost, failure] : out.failures()) {
-      if (failure.stage.empty()) {
-        failure.stage = stage_.title();
-        failure.position = positions[lost - row];
-        add_origin(at, failure);
-      }
+    for (size_t i = below; i < out.failures().size(); ++i) {
+      auto& [lost, failure] = out.failures()[i];
+      if (failure.stage.empty()) failure.stage = stage_.title();
+      failure.position = positions[lost - row];
+      add_origin(at, failure);
     }
   }
 

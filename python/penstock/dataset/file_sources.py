@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ..base.arguments import compression as compression_of
-from ..base.arguments import dtype_of, integer, several, text
+from ..base.arguments import dtype_of, flag, integer, real, several, string, text
 from ..base.arguments import path as path_of
 from ..base.hdf5 import CACHE_BYTES, hdf5_call, opened, rows_of
 from ..errors import InvalidArgument
@@ -197,6 +197,96 @@ class FileSources(Chain):
         verified.
         """
         return _side_by_side(cls, open_npz(path_of(file, "npz")), "npz")
+
+    @classmethod
+    def files(cls, files: Files, labels: Sequence[int] | None = None) -> Dataset:
+        """Whole files: ``{"bytes": bytes, "path": str}``, with labels also ``"label": int64``.
+
+        Workers read the files. A file that cannot be read is a `NotFound`, `System` or `DataLoss`
+        at its place that names it.
+
+        Parameters
+        ----------
+        files : path, pattern, or list of these
+            As of `tfrecord`. The files are looked up when the Dataset is first built.
+        labels : list or array of int, optional
+            One for each file, in their order.
+
+        Examples
+        --------
+        >>> scans = penstock.Dataset.files("scans/*.png")
+        >>> scans.map(penstock.image.decode(channels=1, fields="bytes"))
+        """
+        numbers = None
+        if labels is not None:
+            numbers = [
+                integer("labels", label, -(1 << 63), operation="files")
+                for label in several("labels", labels, "integers, one for each file", "files")
+            ]
+        return cls._make("files", (_paths(files, "files"), numbers))
+
+    @classmethod
+    def image_folder(
+        cls,
+        root: Path,
+        classes: Sequence[str] | None = None,
+        *,
+        validation_split: float | None = None,
+        subset: str | None = None,
+        seed: int = 0,
+        include: str | None = None,
+        follow_links: bool = False,
+    ) -> Dataset:
+        """Images in a folder of folders: ``{"image": bytes, "label": int64, "path": str}``.
+
+        Each folder in `root` is a class, with its files at any depth. Classes are sorted by name
+        and numbered from 0; the files of each are sorted too. `penstock.image.decode` decodes them.
+        Workers read the files. A file that cannot be read is a `NotFound`, `System` or `DataLoss`
+        at its place that names it.
+
+        Parameters
+        ----------
+        root : path
+            Gone over when the Dataset is first built.
+        classes : list of str, optional
+            The folders to take, in the order of their labels. None: all.
+        validation_split : float, optional
+            This part of each class, between 0 and 1, is for validation.
+        subset : {"training", "validation"}, optional
+            Which part this is. Two Datasets of the same split and seed have no file in common, and
+            together all.
+        seed : int
+            Chooses the files for validation.
+        include : str, optional
+            A pattern of files' names, such as ``"*.jpg"``. None: ``.jpg``, ``.jpeg`` and ``.png``,
+            in upper case, too. Names that begin with a dot are left out.
+        follow_links : bool
+            Enter folders that are links. Links to files are always read.
+
+        Examples
+        --------
+        >>> split = {"validation_split": 0.2, "seed": 1}
+        >>> train = penstock.Dataset.image_folder("flowers", subset="training", **split)
+        >>> test = penstock.Dataset.image_folder("flowers", subset="validation", **split)
+        """
+        operation = "image_folder"
+        named = [] if classes is None else several("classes", classes, "names", operation)
+        if classes is not None and not named:
+            raise InvalidArgument("classes is empty; give names, or None", operation)
+        return cls._make(
+            operation,
+            (
+                path_of(root, operation),
+                [path_of(name, operation) for name in named],
+                None
+                if validation_split is None
+                else real("validation_split", validation_split, operation),
+                "" if subset is None else string("subset", subset, operation),
+                integer("seed", seed, 0, (1 << 64) - 1, operation=operation),
+                "" if include is None else path_of(include, operation),
+                flag("follow_links", follow_links, operation),
+            ),
+        )
 
     @classmethod
     def snapshot(cls, path: Path) -> Dataset:

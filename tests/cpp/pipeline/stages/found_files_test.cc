@@ -61,6 +61,22 @@ TEST_F(FoundFilesTest, another_build_has_the_same_files_and_records) {
   EXPECT_EQ(length(given(make(), found_by(make()))), 104u);
 }
 
+TEST_F(FoundFilesTest, a_listing_arrives_as_it_was) {
+  for (const char* name : {"a/1.png", "a/2.png", "b/1.jpg", "b/notes"})
+    (*files)[std::string("in/") + name] = name;
+  auto make = [] { return nodes::image_folder("in", {}); };
+  const os::Fd found = found_by(make());
+  (*files)["in/a/0.png"] = "";
+  (*files)["in/aa/1.png"] = "";
+  files->remove("in/b/1.jpg");
+  const Built built = given(make(), found);
+  EXPECT_EQ(length(built), 3u);
+  EXPECT_EQ(origin(built, 2), "in/b/1.jpg");
+  EXPECT_EQ(length(given(make(), found_by(make()))), 4u);
+  auto named = [] { return nodes::files({"in/a/2.png", "in/a/1.png"}, std::nullopt); };
+  EXPECT_EQ(origin(given(named(), found_by(named())), 1), "in/a/1.png");
+}
+
 TEST_F(FoundFilesTest, an_index_of_any_size_arrives_as_it_was) {
   RecordIndex::Builder builder;
   std::vector<uint64_t> places;
@@ -76,6 +92,7 @@ TEST_F(FoundFilesTest, an_index_of_any_size_arrives_as_it_was) {
   auto pool = std::make_shared<FilePool>(files);
   FoundFiles of_all{
       std::make_shared<RecordFiles>(pool, std::vector<std::string>{"a", "ab", "abc"}, indices),
+      nullptr,
       nullptr,
       {1, -2}};
   const auto found = std::make_shared<const FoundFiles>(of_all);

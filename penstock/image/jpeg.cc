@@ -1,0 +1,264 @@
+#include "penstock/image/jpeg.h"
+
+#include <csetjmp>
+#include <cstdio>
+// After cstdio, which it takes FILE from.
+#include <jpeglib.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "penstock/base/error.h"
+#include "penstock/image/pixels.h"
+
+namespace penstock::image {
+
+// libjpeg ends its calls by longjmp: the functions that take these jumps have no objects with
+// destructors, and no callback of C++ is in between.
+struct JpegState {
+  jpeg_error_mgr errors;
+  jpeg_decompress_struct info;
+  jpeg_progress_mgr progress;
+  jmp_buf escape;
+  char text[JMSG_LENGTH_MAX];
+  const uint8_t* bytes = nullptr;
+  size_t size = 0;
+  int channels = 3;
+  int line_channels = 3;  // of the rows that libjpeg gives
+  std::vector<uint8_t> lines, converted;
+};
+
+namespace {
+
+// libjpeg's warnings that do not cost a pixel.
+constexpr std::string_view kHarmless[] = {
+    "extraneous bytes before marker",
+    "Unknown Adobe color transform",
+    "Inconsistent progression sequence",
+    "unknown JFIF revision",
+    "Application transferred too many scanlines",
+};
+
+JpegState& state_of(j_common_ptr info) { return *static_cast<JpegState*>(info->client_data); }
+
+[[noreturn]] void leave(j_common_ptr info) {
+  JpegState& state = state_of(info);
+  info->err->format_message(info, state.text);
+  std::longjmp(state.escape, 1);
+}
+
+void warned(j_common_ptr info, int level) {
+  if (level >= 0) return;  // a trace
+  JpegState& state = state_of(info);
+  info->err->format_message(info, state.text);
+  for (std::string_view harmless : kHarmless) {
+    if (std::strstr(state.text, harmless.data()) != nullptr) return;
+  }
+  std::longjmp(state.escape, 1);
+}
+
+void count_scans(j_common_ptr info) {
+  auto* decoder = reinterpret_cast<j_decompress_ptr>(info);
+  if (decoder->input_scan_number <= JpegReader::kMaxScans) return;
+  JpegState& state = state_of(info);
+  std::snprintf(state.text, sizeof(state.text), "more than %d scans", JpegReader::kMaxScans);
+  std::longjmp(state.escape, 1);
+}
+
+void say_nothing(j_common_ptr) {}
+
+// Each of these returns false after a jump, with the reason in state.text.
+bool create(JpegState& state) {
+  state.info.err = jpeg_std_error(&state.errors);
+  state.info.client_data = &state;
+  state.errors.error_exit = leave;
+  state.errors.emit_message = warned;
+  state.errors.output_message = say_nothing;
+  if (setjmp(state.escape) != 0) return false;
+  jpeg_create_decompress(&state.info);
+  state.progress = {};
+  state.progress.progress_monitor = count_scans;
+  state.info.progress = &state.progress;
+  return true;
+}
+
+bool read_header(JpegState& state) {
+  if (setjmp(state.escape) != 0) return false;
+  jpeg_mem_src(&state.info, state.bytes, static_cast<unsigned long>(state.size));
+  jpeg_read_header(&state.info, TRUE);
+  return true;
+}
+
+bool find_size(JpegState& state) {
+  if (setjmp(state.escape) != 0) return false;
+  jpeg_calc_output_dimensions(&state.info);
+  return true;
+}
+
+bool start(JpegState& state) {
+  if (setjmp(state.escape) != 0) return false;
+  jpeg_start_decompress(&state.info);
+  return true;
+}
+
+bool crop(JpegState& state, JDIMENSION* x, JDIMENSION* width) {
+  if (setjmp(state.escape) != 0) return false;
+  jpeg_crop_scanline(&state.info, x, width);
+  return true;
+}
+
+bool skip_rows(JpegState& state, JDIMENSION rows) {
+  if (setjmp(state.escape) != 0) return false;
+  return jpeg_skip_scanlines(&state.info, rows) == rows;
+}
+
+JDIMENSION read_rows(JpegState& state, JSAMPROW* rows, JDIMENSION count) {
+  if (setjmp(state.escape) != 0) return 0;
+  return jpeg_read_scanlines(&state.info, rows, count);
+}
+
+[[noreturn]] void fail(JpegState& state, const std::string& what) {
+  const size_t at = state.info.src == nullptr
+                        ? 0
+                        : state.size - std::min(state.size, state.info.src->bytes_in_buffer);
+  jpeg_abort_decompress(&state.info);
+  throw Error(Code::kDataLoss, "image.decode",
+              "a damaged JPEG: " + what + ", at byte " + std::to_string(at) + " of " +
+                  std::to_string(state.size));
+}
+
+// Every 8 by 8 block takes a bit, unless it is arithmetic coded.
+bool can_hold(const JpegState& state) {
+  if (state.info.arith_code) return true;
+  const uint64_t blocks =
+      ((uint64_t{state.info.image_width} + 7) / 8) * ((uint64_t{state.info.image_height} + 7) / 8);
+  return blocks / 8 <= state.size;
+}
+
+// Looks for the end marker from the end on. It cannot be within a scan, and what follows it is not
+// looked at by any decoder.
+bool has_end(const JpegState& state) {
+  const auto scans = state.size - std::min(state.size, state.info.src->bytes_in_buffer);
+  for (size_t i = state.size; i >= scans + 2; --i) {
+    if (state.bytes[i - 1] == JPEG_EOI && state.bytes[i - 2] == 0xFF) return true;
+  }
+  return false;
+}
+
+uint8_t product(int a, int b) {
+  const int scaled = a * b + 128;
+  return static_cast<uint8_t>(((scaled >> 8) + scaled) >> 8);
+}
+
+// Adobe's inverted CMYK, which Pillow takes every JPEG of four channels for.
+void convert_cmyk(const uint8_t* in, uint8_t* out, int pixels, int channels) {
+  for (int i = 0; i < pixels; ++i, in += 4, out += channels) {
+    const int key = in[3];
+    uint8_t rgb[3];
+    for (int c = 0; c < 3; ++c) {
+      rgb[c] = static_cast<uint8_t>(std::clamp(key - product(255 - in[c], key), 0, 255));
+    }
+    if (channels == 1) {
+      out[0] = luma(rgb);
+      continue;
+    }
+    std::copy_n(rgb, 3, out);
+    if (channels == 4) out[3] = 255;
+  }
+}
+
+}  // namespace
+
+JpegReader::JpegReader() : state_(std::make_unique<JpegState>()) {
+  if (!create(*state_)) throw Error(Code::kInternal, "image.decode", state_->text);
+}
+
+JpegReader::~JpegReader() { jpeg_destroy_decompress(&state_->info); }
+
+void JpegReader::open(std::span<const std::byte> bytes, int channels, bool fast) {
+  JpegState& state = *state_;
+  jpeg_abort_decompress(&state.info);
+  state.bytes = reinterpret_cast<const uint8_t*>(bytes.data());
+  state.size = bytes.size();
+  state.channels = state.line_channels = channels;
+  if (!read_header(state)) fail(state, state.text);
+  jpeg_decompress_struct& info = state.info;
+  const uint64_t pixels = uint64_t{info.image_width} * info.image_height;
+  const std::string size =
+      std::to_string(info.image_width) + " x " + std::to_string(info.image_height) + " pixels";
+  if (pixels > kMaxPixels) {
+    fail(state, "its header claims " + size + ", and at most " + std::to_string(kMaxPixels) +
+                    " are decoded");
+  }
+  if (!can_hold(state)) fail(state, "its header claims " + size + ", more than its bytes can hold");
+  if (!has_end(state)) fail(state, "it is cut off: there is no end marker");
+  switch (info.jpeg_color_space) {
+    case JCS_GRAYSCALE:
+    case JCS_YCbCr:
+    case JCS_RGB:
+      info.out_color_space = channels == 1 ? JCS_GRAYSCALE : channels == 3 ? JCS_RGB : JCS_EXT_RGBA;
+      break;
+    case JCS_CMYK:
+    case JCS_YCCK:
+      info.out_color_space = JCS_CMYK;
+      state.line_channels = 4;
+      break;
+    default:
+      fail(state, "it has " + std::to_string(info.num_components) + " channels of no known colour");
+  }
+  info.dct_method = fast ? JDCT_IFAST : JDCT_ISLOW;
+  info.do_fancy_upsampling = fast ? FALSE : TRUE;
+  set_scale(1);
+}
+
+int JpegReader::width() const { return static_cast<int>(state_->info.output_width); }
+int JpegReader::height() const { return static_cast<int>(state_->info.output_height); }
+
+void JpegReader::set_scale(int denominator) {
+  state_->info.scale_num = 1;
+  state_->info.scale_denom = static_cast<unsigned>(denominator);
+  if (!find_size(*state_)) fail(*state_, state_->text);
+}
+
+void JpegReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
+  JpegState& state = *state_;
+  jpeg_decompress_struct& info = state.info;
+  if (!start(state)) fail(state, state.text);
+  // Smoothing looks at neighbours: columns and rows at a cut are made with those beyond it.
+  const int margin = info.max_h_samp_factor * DCTSIZE;
+  JDIMENSION first = static_cast<JDIMENSION>(std::max(x0 - margin, 0));
+  JDIMENSION columns =
+      static_cast<JDIMENSION>(std::min(x1 + margin, static_cast<int>(info.output_width))) - first;
+  if (columns != info.output_width && !crop(state, &first, &columns)) fail(state, state.text);
+  const size_t line = size_t{info.output_width} * static_cast<size_t>(state.line_channels);
+  const auto at_once = std::max<JDIMENSION>(static_cast<JDIMENSION>(info.rec_outbuf_height), 1);
+  state.lines.resize(line * at_once);
+  const bool cmyk = info.out_color_space == JCS_CMYK;
+  if (cmyk) state.converted.resize(static_cast<size_t>((x1 - x0) * state.channels));
+  std::vector<JSAMPROW> rows(at_once);
+  for (size_t i = 0; i < at_once; ++i) rows[i] = state.lines.data() + i * line;
+  const int skipped = std::max(y0 - info.max_v_samp_factor * DCTSIZE, 0);
+  if (skipped > 0 && !skip_rows(state, static_cast<JDIMENSION>(skipped))) fail(state, state.text);
+  const size_t offset =
+      static_cast<size_t>(x0 - static_cast<int>(first)) * static_cast<size_t>(state.line_channels);
+  for (int y = skipped; y < y1;) {
+    const JDIMENSION got = read_rows(state, rows.data(), at_once);
+    if (got == 0) fail(state, state.text);
+    for (JDIMENSION i = 0; i < got && y < y1; ++i, ++y) {
+      if (y < y0) continue;
+      const uint8_t* row = rows[i] + offset;
+      if (cmyk) {
+        convert_cmyk(row, state.converted.data(), x1 - x0, state.channels);
+        row = state.converted.data();
+      }
+      taker.take(row);
+    }
+  }
+  jpeg_abort_decompress(&info);
+}
+
+}  // namespace penstock::image

@@ -1,0 +1,297 @@
+#include "penstock/image/picture.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/image/exif.h"
+
+namespace penstock::image {
+namespace {
+
+// Rows of an image in memory.
+class ImageSink : public RowSink {
+ public:
+  explicit ImageSink(Image& image, int left = 0, int top = 0)
+      : image_(image), left_(left), top_(top) {}
+  uint8_t* row(int y) override { return image_.row(top_ + y) + left_ * image_.view().channels; }
+
+ private:
+  Image& image_;
+  int left_, top_;
+};
+
+class PlainSink : public RowSink {
+ public:
+  PlainSink(std::byte* to, size_t stride) : to_(reinterpret_cast<uint8_t*>(to)), stride_(stride) {}
+  uint8_t* row(int y) override { return to_ + static_cast<size_t>(y) * stride_; }
+
+ private:
+  uint8_t* to_;
+  size_t stride_;
+};
+
+// Rows that are converted when they are there.
+class ConvertingSink : public RowSink {
+ public:
+  ConvertingSink(std::byte* to, int width, int height, int channels,
+                 const Normalization* normalization, bool chw, std::vector<uint8_t>& row)
+      : to_(to),
+        width_(width),
+        channels_(channels),
+        pixels_(static_cast<size_t>(width) * static_cast<size_t>(height)),
+        normalization_(normalization),
+        chw_(chw),
+        row_(row) {
+    row_.resize(static_cast<size_t>(width) * static_cast<size_t>(channels));
+  }
+  uint8_t* row(int) override { return row_.data(); }
+  void done(int y) override {
+    const size_t place = static_cast<size_t>(y) * static_cast<size_t>(width_);
+    if (normalization_ == nullptr) {
+      separate_row(row_.data(), reinterpret_cast<uint8_t*>(to_) + place, pixels_, width_,
+                   channels_);
+      return;
+    }
+    auto* to = reinterpret_cast<float*>(to_);
+    if (chw_) {
+      normalization_->separate_row(row_.data(), to + place, pixels_, width_, channels_);
+    } else {
+      normalization_->row(row_.data(), to + place * static_cast<size_t>(channels_), width_,
+                          channels_);
+    }
+  }
+
+ private:
+  std::byte* to_;
+  int width_, channels_;
+  size_t pixels_;
+  const Normalization* normalization_;
+  bool chw_;
+  std::vector<uint8_t>& row_;
+};
+
+// Rows as they are, or mirrored.
+class Copying : public RowTaker {
+ public:
+  Copying(RowSink& sink, int width, int height, int channels, bool flip_x, bool flip_y)
+      : sink_(sink),
+        width_(width),
+        height_(height),
+        channels_(channels),
+        flip_x_(flip_x),
+        flip_y_(flip_y) {}
+  void take(const uint8_t* row) override {
+    const int y = flip_y_ ? height_ - 1 - taken_ : taken_;
+    ++taken_;
+    uint8_t* to = sink_.row(y);
+    if (flip_x_) {
+      mirror_row(row, to, width_, channels_);
+    } else {
+      std::memcpy(to, row, static_cast<size_t>(width_) * static_cast<size_t>(channels_));
+    }
+    sink_.done(y);
+  }
+
+ private:
+  RowSink& sink_;
+  int width_, height_, channels_;
+  bool flip_x_, flip_y_;
+  int taken_ = 0;
+};
+
+// "47 49 46 38": what other bytes begin with.
+std::string first_bytes(std::span<const std::byte> bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (std::byte b : bytes.first(std::min<size_t>(bytes.size(), 4))) {
+    const auto value = static_cast<unsigned>(b);
+    text += text.empty() ? "" : " ";
+    text += {kDigits[value >> 4], kDigits[value & 15]};
+  }
+  return text;
+}
+
+}  // namespace
+
+Picture::Part Picture::Part::cropped(int left, int top, int w, int h, bool flip_x,
+                                     bool flip_y) const {
+  if (flip_x) left = width - left - w;
+  if (flip_y) top = height - top - h;
+  return {x + left, y + top, w, h};
+}
+
+void Picture::start(int width, int height, int channels) {
+  in_width_ = width;
+  in_height_ = height;
+  channels_ = channels;
+  box_ = {0, 0, width, height};
+  scaled_ = flip_x_ = flip_y_ = chw_ = false;
+  normalization_ = nullptr;
+}
+
+void Picture::open(std::span<const std::byte> bytes, const DecodeOptions& options) {
+  if (bytes.empty()) throw Error(Code::kDataLoss, "image.decode", "there are no bytes");
+  auto begins = [&](std::initializer_list<int> with) {
+    size_t i = 0;
+    for (int value : with) {
+      if (i == bytes.size() || static_cast<int>(bytes[i]) != value) return false;
+      ++i;
+    }
+    return true;
+  };
+  fast_ = options.fast;
+  if (begins({0xFF, 0xD8})) {
+    from_ = From::kJpeg;
+    jpeg_.open(bytes, options.channels, options.fast);
+    start(jpeg_.width(), jpeg_.height(), options.channels);
+    const int orientation = options.exif ? exif_orientation(bytes) : 1;
+    if (orientation >= 5) turn(orientation == 5 || orientation == 6 ? 3 : 1);
+    // What is left of each of these is a mirror image.
+    flip(orientation == 2 || orientation == 3 || orientation == 5 || orientation == 7,
+         orientation == 3 || orientation == 4);
+  } else if (begins({0x89, 'P', 'N', 'G'})) {
+    from_ = From::kPng;
+    png_.open(bytes, options.channels);
+    start(png_.width(), png_.height(), options.channels);
+  } else {
+    throw Error(Code::kDataLoss, "image.decode",
+                "neither a JPEG nor a PNG: " + std::to_string(bytes.size()) +
+                    " bytes that begin with " + first_bytes(bytes));
+  }
+}
+
+void Picture::open(const ImageView& pixels) {
+  from_ = From::kPixels;
+  pixels_ = pixels;
+  start(pixels.width, pixels.height, pixels.channels);
+}
+
+void Picture::crop(int x, int y, int width, int height) {
+  Part& part = scaled_ ? window_ : box_;
+  part = part.cropped(x, y, width, height, flip_x_, flip_y_);
+}
+
+void Picture::resize(int height, int width, Filter filter, bool antialias) {
+  if (width == this->width() && height == this->height()) return;
+  // The sums of a mirrored image may be rounded otherwise.
+  if (!plain()) settle();
+  scaled_ = true;
+  scaled_width_ = width;
+  scaled_height_ = height;
+  filter_ = filter;
+  antialias_ = antialias;
+  window_ = {0, 0, width, height};
+}
+
+void Picture::flip(bool horizontal, bool vertical) {
+  flip_x_ ^= horizontal;
+  flip_y_ ^= vertical;
+}
+
+void Picture::turn(int quarters) {
+  if (quarters % 4 == 0) return;
+  if (quarters % 4 == 2) return flip(true, true);
+  if (from_ != From::kPixels || !plain()) settle();
+  const ImageView in{pixels_.row(box_.y) + box_.x * channels_, box_.width, box_.height, channels_,
+                     pixels_.stride};
+  Image& out = memory_[next_];
+  transpose(in, out);
+  next_ = 1 - next_;
+  pixels_ = out.view();
+  start(pixels_.width, pixels_.height, channels_);
+  flip(quarters % 4 == 3, quarters % 4 == 1);
+}
+
+void Picture::pad(int left, int top, int right, int bottom, uint8_t value) {
+  Image& out = memory_[next_];
+  out.reset(left + width() + right, top + height() + bottom, channels_);
+  const ImageView& all = out.view();
+  std::memset(out.row(0), value, all.stride * static_cast<size_t>(all.height));
+  ImageSink sink(out, left, top);
+  give(sink);
+  next_ = 1 - next_;
+  from_ = From::kPixels;
+  pixels_ = all;
+  start(all.width, all.height, channels_);
+}
+
+void Picture::grey(int channels) {
+  settle();
+  Image& out = memory_[next_];
+  to_grey(pixels_, channels, out);
+  next_ = 1 - next_;
+  pixels_ = out.view();
+  start(pixels_.width, pixels_.height, channels);
+}
+
+void Picture::settle() { pad(0, 0, 0, 0, 0); }
+
+void Picture::write(std::byte* to) {
+  if (normalization_ == nullptr && !chw_) {
+    PlainSink sink(to, static_cast<size_t>(width()) * static_cast<size_t>(channels_));
+    return give(sink);
+  }
+  ConvertingSink sink(to, width(), height(), channels_, normalization_.get(), chw_, row_);
+  give(sink);
+}
+
+// The largest denominator at which the part that is resized stays as large as the result.
+int Picture::decoded_smaller() {
+  if (!fast_ || from_ != From::kJpeg || !scaled_) return 1;
+  int denominator = 1;
+  while (denominator < 8 && box_.width >= scaled_width_ * denominator * 2 &&
+         box_.height >= scaled_height_ * denominator * 2) {
+    denominator *= 2;
+  }
+  return denominator;
+}
+
+void Picture::give(RowSink& sink) {
+  if (!scaled_) {
+    Copying copying(sink, box_.width, box_.height, channels_, flip_x_, flip_y_);
+    return read(box_.x, box_.y, box_.x + box_.width, box_.y + box_.height, copying);
+  }
+  const int denominator = decoded_smaller();
+  // What the filter looks at ends with the part: it is a cut of its own.
+  int left = box_.x, top = box_.y, right = left + box_.width, bottom = top + box_.height;
+  double x = 0, y = 0, width = box_.width, height = box_.height;
+  if (denominator > 1) {
+    jpeg_.set_scale(denominator);
+    x = static_cast<double>(left) / denominator;
+    y = static_cast<double>(top) / denominator;
+    width /= denominator;
+    height /= denominator;
+    right = std::min((right + denominator - 1) / denominator, jpeg_.width());
+    bottom = std::min((bottom + denominator - 1) / denominator, jpeg_.height());
+    left /= denominator;
+    top /= denominator;
+    x -= left;
+    y -= top;
+  }
+  resizer_.begin(
+      {{right - left, x, x + width, scaled_width_, window_.x, window_.width, filter_, antialias_},
+       {bottom - top, y, y + height, scaled_height_, window_.y, window_.height, filter_,
+        antialias_},
+       channels_,
+       flip_x_,
+       flip_y_},
+      sink);
+  read(left + resizer_.first_column(), top + resizer_.first_row(), left + resizer_.end_column(),
+       top + resizer_.end_row(), resizer_);
+}
+
+void Picture::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
+  switch (from_) {
+    case From::kJpeg:
+      return jpeg_.read(x0, y0, x1, y1, taker);
+    case From::kPng:
+      return png_.read(x0, y0, x1, y1, taker);
+    case From::kPixels:
+      for (int y = y0; y < y1; ++y) taker.take(pixels_.row(y) + x0 * channels_);
+  }
+}
+
+}  // namespace penstock::image

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "penstock/image/image.h"
+#include "penstock/image/jpeg.h"
+#include "penstock/image/pixels.h"
+#include "penstock/image/png.h"
+#include "penstock/image/resize.h"
+
+namespace penstock::image {
+
+struct DecodeOptions {
+  int channels = 3;  // 1, 3 or 4
+  // Of JPEGs: a less accurate DCT, colours without smoothing, and a smaller image decoded where
+  // the image is resized to that or less.
+  bool fast = false;
+  bool exif = true;  // JPEGs are turned as their Exif orientation says
+};
+
+// An image on its way through operations. Each of these only notes what is to be done: write() and
+// no earlier decodes the rows that are needed, resizes, mirrors and normalizes them while they are
+// in the cache, and writes the result. Only what has to look at a whole image (a turn, a second
+// resize, pad) makes one in between, in memory that is used again for the next image.
+//
+// Errors of decoding are JpegReader's and PngReader's; of all members std::bad_alloc. REQUIRED of
+// the geometric ones: no normalize() or to_chw() before. One thread.
+class Picture {
+ public:
+  Picture() = default;
+  Picture(const Picture&) = delete;
+  Picture& operator=(const Picture&) = delete;
+
+  // A JPEG or PNG, of which the header is read. The bytes stay valid until write().
+  void open(std::span<const std::byte> bytes, const DecodeOptions& options);
+  // Pixels, which stay valid until write().
+  void open(const ImageView& pixels);
+
+  int width() const { return scaled_ ? window_.width : box_.width; }
+  int height() const { return scaled_ ? window_.height : box_.height; }
+  int channels() const { return channels_; }
+
+  // REQUIRED: the part lies within the image, and is not empty.
+  void crop(int x, int y, int width, int height);
+  void resize(int height, int width, Filter filter, bool antialias);
+  void flip(bool horizontal, bool vertical);
+  void turn(int quarters);  // counter-clockwise, as numpy.rot90
+  // A border all around.
+  void pad(int left, int top, int right, int bottom, uint8_t value);
+  void grey(int channels);  // see to_grey
+  // REQUIRED: one number, or as many as channels.
+  void normalize(NormalizationRef normalization) { normalization_ = std::move(normalization); }
+  void to_chw() { chw_ = true; }
+
+  // Writes the image, contiguous, uint8 or normalized float32; nothing else may be called then but
+  // open(). `to` has room for width * height * channels values.
+  void write(std::byte* to);
+
+ private:
+  enum class From : uint8_t { kPixels, kJpeg, kPng };
+  struct Part {
+    int x = 0, y = 0, width = 0, height = 0;
+    Part cropped(int left, int top, int w, int h, bool flip_x, bool flip_y) const;
+  };
+  void start(int width, int height, int channels);
+  // Everything that was noted is done; the picture is pixels in memory of its own.
+  void settle();
+  void give(RowSink& sink);
+  void read(int x0, int y0, int x1, int y1, RowTaker& taker);
+  int decoded_smaller();
+  bool plain() const { return !scaled_ && !flip_x_ && !flip_y_; }
+
+  From from_ = From::kPixels;
+  ImageView pixels_;
+  JpegReader jpeg_;
+  PngReader png_;
+  bool fast_ = false;
+  int channels_ = 3;
+  int in_width_ = 0, in_height_ = 0;  // of what is read
+  // In this order: the part of it; its size; the part of that; mirrored.
+  Part box_;
+  bool scaled_ = false;
+  int scaled_width_ = 0, scaled_height_ = 0;
+  Filter filter_ = Filter::kBilinear;
+  bool antialias_ = true;
+  Part window_;
+  bool flip_x_ = false, flip_y_ = false;
+  NormalizationRef normalization_;
+  bool chw_ = false;
+
+  Resizer resizer_;
+  Image memory_[2];  // what was settled, and the next
+  int next_ = 0;
+  std::vector<uint8_t> row_;
+};
+
+}  // namespace penstock::image

@@ -1,0 +1,217 @@
+#include "penstock/image/png.h"
+
+#include <png.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/base/error.h"
+#include "penstock/image/pixels.h"
+
+namespace penstock::image {
+
+// libpng ends its calls by longjmp: the functions that take these jumps have no objects with
+// destructors, and no callback of C++ is in between.
+struct PngState {
+  png_structp png = nullptr;
+  png_infop info = nullptr;
+  char text[128] = {};
+  const uint8_t* bytes = nullptr;
+  size_t size = 0, at = 0;
+  int width = 0, height = 0, channels = 3;
+  int line_channels = 3;  // of the rows that libpng gives
+  int passes = 1;
+  size_t line = 0;  // bytes
+  std::vector<uint8_t> lines, converted;
+  std::vector<png_bytep> rows;
+
+  void close() {
+    if (png != nullptr) png_destroy_read_struct(&png, &info, nullptr);
+  }
+};
+
+namespace {
+
+constexpr size_t kSignature = 8;
+constexpr std::string_view kMagic("\x89PNG\r\n\x1a\n", kSignature);
+constexpr png_alloc_size_t kMostChunk = png_alloc_size_t{8} << 20;  // of one that libpng keeps
+
+void leave(png_structp png, png_const_charp text) {
+  auto& state = *static_cast<PngState*>(png_get_error_ptr(png));
+  std::snprintf(state.text, sizeof(state.text), "%s", text);
+  png_longjmp(png, 1);
+}
+
+// What an ancillary chunk says wrongly costs no pixel.
+void ignore(png_structp, png_const_charp) {}
+
+void give_bytes(png_structp png, png_bytep to, size_t count) {
+  auto& state = *static_cast<PngState*>(png_get_io_ptr(png));
+  if (count > state.size - state.at) png_error(png, "it is cut off");
+  std::memcpy(to, state.bytes + state.at, count);
+  state.at += count;
+}
+
+// Each of these returns false after a jump, with the reason in state.text.
+bool open_png(PngState& state) {
+  state.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &state, leave, ignore);
+  if (state.png == nullptr) return false;
+  if (setjmp(png_jmpbuf(state.png)) != 0) return false;
+  state.info = png_create_info_struct(state.png);
+  if (state.info == nullptr) return false;
+  png_set_read_fn(state.png, &state, give_bytes);
+  png_set_crc_action(state.png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
+  png_set_chunk_malloc_max(state.png, kMostChunk);
+  png_set_user_limits(state.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // they were looked at
+  png_read_info(state.png, state.info);
+  const int colour = png_get_color_type(state.png, state.info);
+  const bool transparent = png_get_valid(state.png, state.info, PNG_INFO_tRNS) != 0;
+  png_set_expand(state.png);
+  png_set_strip_16(state.png);
+  const bool grey = (colour & PNG_COLOR_MASK_COLOR) == 0;
+  if (grey && state.channels > 1) png_set_gray_to_rgb(state.png);
+  if (state.channels == 4) {
+    if ((colour & PNG_COLOR_MASK_ALPHA) == 0 && !transparent) {
+      png_set_add_alpha(state.png, 0xFF, PNG_FILLER_AFTER);
+    }
+  } else {
+    png_set_strip_alpha(state.png);
+  }
+  state.passes = png_set_interlace_handling(state.png);
+  png_read_update_info(state.png, state.info);
+  state.line = png_get_rowbytes(state.png, state.info);
+  state.line_channels = png_get_channels(state.png, state.info);
+  return true;
+}
+
+bool read_row(PngState& state, png_bytep to) {
+  if (setjmp(png_jmpbuf(state.png)) != 0) return false;
+  png_read_row(state.png, to, nullptr);
+  return true;
+}
+
+bool read_all(PngState& state, png_bytepp rows) {
+  if (setjmp(png_jmpbuf(state.png)) != 0) return false;
+  png_read_image(state.png, rows);
+  return true;
+}
+
+bool read_end(PngState& state) {
+  if (setjmp(png_jmpbuf(state.png)) != 0) return false;
+  png_read_end(state.png, nullptr);
+  return true;
+}
+
+[[noreturn]] void fail(PngState& state, const std::string& what) {
+  state.close();
+  throw Error(Code::kDataLoss, "image.decode",
+              "a damaged PNG: " + what + ", at byte " + std::to_string(state.at) + " of " +
+                  std::to_string(state.size));
+}
+
+uint32_t number_at(const uint8_t* at) {
+  return uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | at[3];
+}
+
+// Goes over the chunks, of which nothing is taken on trust before memory is taken.
+void look_over(PngState& state) {
+  constexpr size_t kChunk = 12, kHeader = 13;  // length, name and checksum; IHDR's
+  // Deflate makes at most 1032 bytes of one.
+  constexpr uint64_t kMostInflated = 1032;
+  const std::string_view all(reinterpret_cast<const char*>(state.bytes), state.size);
+  state.at = kSignature;
+  uint64_t compressed = 0;
+  bool first = true, ended = false;
+  uint64_t wanted = 0;
+  while (!ended) {
+    if (state.size - state.at < kChunk) fail(state, "it is cut off");
+    const size_t length = number_at(state.bytes + state.at);
+    if (length > state.size - state.at - kChunk) fail(state, "a chunk is longer than the file");
+    const std::string_view name = all.substr(state.at + 4, 4);
+    const uint8_t* body = state.bytes + state.at + 8;
+    if (first != (name == "IHDR") || (first && length != kHeader)) {
+      fail(state, "its header is not where it belongs");
+    }
+    if (first) {
+      const uint64_t width = number_at(body), height = number_at(body + 4);
+      if (width == 0 || height == 0 || width > kMaxPixels / height) {
+        fail(state, "its header claims " + std::to_string(width) + " x " + std::to_string(height) +
+                        " pixels, and 1 to " + std::to_string(kMaxPixels) + " are decoded");
+      }
+      state.width = static_cast<int>(width);
+      state.height = static_cast<int>(height);
+      const int depth = body[8], colour = body[9];
+      const int values = colour == PNG_COLOR_TYPE_RGB          ? 3
+                         : colour == PNG_COLOR_TYPE_RGB_ALPHA  ? 4
+                         : colour == PNG_COLOR_TYPE_GRAY_ALPHA ? 2
+                                                               : 1;
+      wanted = (width * static_cast<uint64_t>(values * depth) + 7) / 8 * height;
+    }
+    if (name == "IDAT") compressed += length;
+    first = false;
+    ended = name == "IEND";
+    state.at += kChunk + length;
+  }
+  if (wanted / kMostInflated > compressed) {
+    fail(state, "its header claims " + std::to_string(state.width) + " x " +
+                    std::to_string(state.height) + " pixels, more than its bytes can hold");
+  }
+  state.at = 0;
+}
+
+// Libpng's own grey is another one than Pillow's.
+const uint8_t* in_wanted_channels(PngState& state, const uint8_t* row, int pixels) {
+  if (state.line_channels == state.channels) return row;
+  for (int i = 0; i < pixels; ++i) state.converted[static_cast<size_t>(i)] = luma(row + 3 * i);
+  return state.converted.data();
+}
+
+}  // namespace
+
+PngReader::PngReader() : state_(std::make_unique<PngState>()) {}
+PngReader::~PngReader() { state_->close(); }
+
+void PngReader::open(std::span<const std::byte> bytes, int channels) {
+  PngState& state = *state_;
+  state.close();
+  state.bytes = reinterpret_cast<const uint8_t*>(bytes.data());
+  state.size = bytes.size();
+  state.at = 0;
+  state.channels = channels;
+  state.text[0] = '\0';
+  if (bytes.size() < kSignature || std::memcmp(bytes.data(), kMagic.data(), kSignature) != 0) {
+    fail(state, "it has no signature");
+  }
+  look_over(state);
+  if (!open_png(state)) fail(state, state.text);
+}
+
+int PngReader::width() const { return state_->width; }
+int PngReader::height() const { return state_->height; }
+
+void PngReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
+  PngState& state = *state_;
+  const bool whole = state.passes > 1;
+  const auto height = static_cast<size_t>(state.height);
+  state.lines.resize(state.line * (whole ? height : 1));
+  state.converted.resize(static_cast<size_t>(x1 - x0));
+  if (whole) {
+    state.rows.resize(height);
+    for (size_t y = 0; y < height; ++y) state.rows[y] = state.lines.data() + y * state.line;
+    if (!read_all(state, state.rows.data())) fail(state, state.text);
+  }
+  for (int y = 0; y < state.height; ++y) {
+    uint8_t* line = state.lines.data() + (whole ? static_cast<size_t>(y) * state.line : 0);
+    if (!whole && !read_row(state, line)) fail(state, state.text);
+    if (y < y0 || y >= y1) continue;
+    taker.take(in_wanted_channels(state, line + x0 * state.line_channels, x1 - x0));
+  }
+  if (!read_end(state)) fail(state, state.text);
+  state.close();
+}
+
+}  // namespace penstock::image

@@ -1,0 +1,223 @@
+#include "penstock/pipeline/transformations/image_op.h"
+
+#include <array>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/element/given.h"
+#include "penstock/pipeline/stages/field_op.h"
+
+namespace penstock::image {
+
+PictureSpec PictureSpec::of(const Leaf& leaf, const char* operation) {
+  PictureSpec spec;
+  const size_t axes = leaf.shape.size();
+  const bool bytes = leaf.dtype == DType::kUint8;
+  if (leaf.kind == LeafKind::kBytes || (leaf.kind == LeafKind::kDense && bytes && axes == 1)) {
+    spec.form = Form::kEncoded;
+    return spec;
+  }
+  if (leaf.kind != LeafKind::kDense || !bytes || axes < 2 || axes > 3) {
+    throw Error(Code::kInvalidArgument, operation,
+                "'" + leaf.name + "' is " + std::string(name_of(leaf.dtype)) + " " +
+                    to_string(leaf.shape) +
+                    "; images are encoded bytes, or uint8 (height, width, channels)");
+  }
+  spec.flat = axes == 2;
+  spec.height = leaf.shape[0];
+  spec.width = leaf.shape[1];
+  spec.channels = spec.flat ? 1 : leaf.shape[2];
+  return spec;
+}
+
+Leaf PictureSpec::leaf(std::string name) const {
+  if (form == Form::kEncoded) return {std::move(name), LeafKind::kBytes, DType::kUint8, {-1}};
+  const DType dtype = form == Form::kFloats ? DType::kFloat32 : DType::kUint8;
+  Shape shape{height, width};
+  if (!flat) shape.insert(chw ? shape.begin() : shape.end(), channels);
+  return {std::move(name), LeafKind::kDense, dtype, std::move(shape)};
+}
+
+void Step::refuse(const std::string& why) const { throw Error(Code::kInvalidArgument, name_, why); }
+
+void Step::check_pixels(const PictureSpec& in) const {
+  if (in.form == PictureSpec::Form::kEncoded) {
+    refuse("the images are encoded bytes; map image.decode() before");
+  }
+  if (in.form == PictureSpec::Form::kFloats) refuse("map it before image.normalize()");
+  if (in.chw) refuse("map it before image.to_chw()");
+}
+
+DecodeStep::DecodeStep(const DecodeOptions& options) : Step("image.decode"), options_(options) {
+  const int channels = options.channels;
+  if (channels != 1 && channels != 3 && channels != 4) {
+    refuse("channels is " + std::to_string(channels) + "; give 1, 3 or 4");
+  }
+}
+
+std::string DecodeStep::arguments() const {
+  return std::to_string(options_.channels) + (options_.fast ? ", fast" : "") +
+         (options_.exif ? "" : ", exif=False");
+}
+
+PictureSpec DecodeStep::result(const PictureSpec& in) const {
+  if (in.form != PictureSpec::Form::kEncoded) refuse("the images are decoded already");
+  return {.channels = options_.channels};
+}
+
+static std::string title_of(const Step& step, const std::vector<std::string>& fields) {
+  std::string text = std::string(step.name()) + "(" + step.arguments();
+  if (fields != std::vector<std::string>{"image"}) {
+    for (const std::string& field : fields) text += (text.back() == '(' ? "" : ", ") + field;
+  }
+  return text + ")";
+}
+
+// One image at a time. One thread.
+class ImageOp::Run : public OpRun {
+ public:
+  struct Field {
+    size_t leaf;  // the same in the result
+    bool chw;     // in the result
+  };
+  Run(const ImageOp& op, std::vector<Field> fields, Context& context)
+      : op_(op),
+        fields_(std::move(fields)),
+        scratch_(context.scratch),
+        decode_(dynamic_cast<const DecodeStep*>(op.steps_.front().step.get())) {}
+
+  void run(const Keys& keys, const Chunk& in, Chunk& out, uint32_t row) override {
+    for (uint32_t j = 0; j < keys.size(); ++j, ++row) {
+      for (const Field& field : fields_) {
+        if ((in.alive() & out.alive()) >> row & 1) make(keys, j, in, field, out, row);
+      }
+    }
+  }
+
+ private:
+  void make(const Keys& keys, uint32_t j, const Chunk& in, const Field& field, Chunk& out,
+            uint32_t row) {
+    const Step* step = op_.steps_.front().step.get();
+    try {
+      open(in, field.leaf, row, *step);
+      for (const Placed& placed : op_.steps_) {
+        step = placed.step.get();
+        const uint32_t operation = placed.operation == 0 ? keys.operation() : placed.operation;
+        RandomStream rng({keys.seed(), keys.epoch(), keys.position(j), operation});
+        step->apply(picture_, rng);
+      }
+      write(field, out, row);
+    } catch (const Error& error) {
+      // Bytes are only decoded when the result is written.
+      if (decode_ != nullptr && error.operation() == decode_->name()) step = decode_;
+      const std::string stage = "map(" + title_of(*step, op_.fields_) + ")";
+      out.fail(row, {stage, 0, std::current_exception()});
+    }
+  }
+
+  void open(const Chunk& in, size_t leaf, uint32_t row, const Step& step) {
+    constexpr int64_t kMostChannels = 1024;
+    const std::byte* data = in.at(leaf, row);
+    const std::span<const int64_t> shape = in.shape(leaf, row);
+    if (decode_ != nullptr) {
+      return picture_.open({data, static_cast<size_t>(shape[0])}, decode_->options());
+    }
+    const int64_t channels = shape.size() == 2 ? 1 : shape[2];
+    const uint64_t pixels = values_of(shape.first(2));
+    if (pixels == 0 || pixels > kMaxPixels || channels == 0 || channels > kMostChannels) {
+      throw Error(Code::kInvalidArgument, step.name(),
+                  "an image of shape " + to_string(Shape(shape.begin(), shape.end())));
+    }
+    picture_.open(ImageView{reinterpret_cast<const uint8_t*>(data), static_cast<int>(shape[1]),
+                            static_cast<int>(shape[0]), static_cast<int>(channels),
+                            static_cast<size_t>(shape[1] * channels)});
+  }
+
+  void write(const Field& field, Chunk& out, uint32_t row) {
+    const Leaf& about = out.spec()->leaves()[field.leaf];
+    const int64_t height = picture_.height(), width = picture_.width(), c = picture_.channels();
+    const std::array<int64_t, 3> sizes = field.chw ? std::array<int64_t, 3>{c, height, width}
+                                                   : std::array<int64_t, 3>{height, width, c};
+    const std::span<const int64_t> shape(sizes.data(), about.shape.size());
+    const uint64_t bytes = values_of(shape) * size_of(about.dtype);
+    picture_.write(place_row(out, field.leaf, row, bytes, shape, scratch_));
+  }
+
+  const ImageOp& op_;
+  const std::vector<Field> fields_;
+  Scratch& scratch_;
+  const DecodeStep* const decode_;
+  Picture picture_;
+};
+
+ImageOp::ImageOp(StepRef step, std::vector<std::string> fields)
+    : steps_{{std::move(step), 0}}, fields_(std::move(fields)) {
+  const char* name = steps_.front().step->name();
+  if (fields_.empty()) throw Error(Code::kInvalidArgument, name, "fields is empty; name a leaf");
+  for (const std::string& field : fields_) (void)utf8_name(field, name);
+}
+
+std::string ImageOp::title() const { return title_of(*steps_.back().step, fields_); }
+
+std::vector<bool> ImageOp::chosen(const ElementSpec& in) const {
+  std::vector<bool> chosen(in.leaves().size());
+  for (const std::string& field : fields_) {
+    const auto leaf = in.find(field);
+    if (!leaf) {
+      throw Error(
+          Code::kInvalidArgument, steps_.front().step->name(),
+          "there is no field '" + field + "' in " + in.to_string() + "; name the images by fields");
+    }
+    chosen[*leaf] = true;
+  }
+  return chosen;
+}
+
+PictureSpec ImageOp::result_of(const Leaf& leaf) const {
+  PictureSpec spec = PictureSpec::of(leaf, steps_.front().step->name());
+  for (const Placed& placed : steps_) spec = placed.step->result(spec);
+  return spec;
+}
+
+SpecRef ImageOp::result(const ElementSpec& in) const {
+  const std::vector<bool> chosen = this->chosen(in);
+  std::vector<Leaf> leaves(in.leaves().begin(), in.leaves().end());
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    if (chosen[i]) leaves[i] = result_of(leaves[i]).leaf(leaves[i].name);
+  }
+  return std::make_shared<ElementSpec>(std::move(leaves), in.nest());
+}
+
+std::vector<std::optional<size_t>> ImageOp::passes(const ElementSpec& in) const {
+  const std::vector<bool> chosen = this->chosen(in);
+  std::vector<std::optional<size_t>> passes(chosen.size());
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (!chosen[i]) passes[i] = i;
+  }
+  return passes;
+}
+
+OpRef ImageOp::followed_by(uint32_t own, const Op& next, uint32_t operation) const {
+  const auto* const other = dynamic_cast<const ImageOp*>(&next);
+  if (other == nullptr || other->fields_ != fields_) return nullptr;
+  std::vector<Placed> steps = steps_;
+  if (steps.size() == 1) steps.front().operation = own;
+  for (Placed placed : other->steps_) {
+    placed.operation = operation;
+    steps.push_back(std::move(placed));
+  }
+  return OpRef(new ImageOp(std::move(steps), fields_));
+}
+
+std::unique_ptr<OpRun> ImageOp::bind(SpecRef in, Context& context) const {
+  const std::vector<bool> chosen = this->chosen(*in);
+  std::vector<Run::Field> fields;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (chosen[i]) fields.push_back({i, result_of(in->leaves()[i]).chw});
+  }
+  return std::make_unique<Run>(*this, std::move(fields), context);
+}
+
+}  // namespace penstock::image

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/base/random.h"
+#include "penstock/image/picture.h"
+#include "penstock/pipeline/stages/op.h"
+
+namespace penstock::image {
+
+// What is known of an image before there is one. A value.
+struct PictureSpec {
+  enum class Form : uint8_t { kEncoded, kPixels, kFloats };
+  Form form = Form::kPixels;
+  bool chw = false;
+  bool flat = false;                               // no axis of channels
+  int64_t height = -1, width = -1, channels = -1;  // -1: differs
+
+  // Error kInvalidArgument: the leaf is no image.
+  static PictureSpec of(const Leaf& leaf, const char* operation);
+  Leaf leaf(std::string name) const;
+};
+
+// One operation on an image. Immutable: any thread.
+class Step {
+ public:
+  explicit Step(const char* name) : name_(name) {}
+  virtual ~Step() = default;
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+  const char* name() const { return name_; }            // "image.resize"
+  virtual std::string arguments() const { return {}; }  // in the title
+  // What becomes of such images. Error kInvalidArgument: it cannot be applied to them.
+  virtual PictureSpec result(const PictureSpec& in) const = 0;
+  // Error kInvalidArgument: it cannot be applied to this image.
+  virtual void apply(Picture& picture, RandomStream& rng) const = 0;
+
+ protected:
+  // Error kInvalidArgument: the images are no pixels, or an operation that must be last was before.
+  void check_pixels(const PictureSpec& in) const;
+  [[noreturn]] void refuse(const std::string& why) const;
+
+ private:
+  const char* const name_;
+};
+using StepRef = std::shared_ptr<const Step>;
+
+// Decoding, which comes first.
+class DecodeStep : public Step {
+ public:
+  explicit DecodeStep(const DecodeOptions& options);
+  std::string arguments() const override;
+  PictureSpec result(const PictureSpec& in) const override;
+  void apply(Picture&, RandomStream&) const override {}
+  const DecodeOptions& options() const { return options_; }
+
+ private:
+  DecodeOptions options_;
+};
+
+// Steps on some leaves, one pass over each image.
+class ImageOp : public Op {
+ public:
+  // Error kInvalidArgument: no fields.
+  ImageOp(StepRef step, std::vector<std::string> fields);
+
+  std::string title() const override;
+  SpecRef result(const ElementSpec& in) const override;
+  std::vector<std::optional<size_t>> passes(const ElementSpec& in) const override;
+  bool costly() const override { return true; }
+  OpRef followed_by(uint32_t own, const Op& next, uint32_t operation) const override;
+  std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const override;
+
+ private:
+  struct Placed {
+    StepRef step;
+    uint32_t operation = 0;  // keys its random numbers; 0: the stage's own
+  };
+  class Run;
+  ImageOp(std::vector<Placed> steps, std::vector<std::string> fields)
+      : steps_(std::move(steps)), fields_(std::move(fields)) {}
+  std::vector<bool> chosen(const ElementSpec& in) const;
+  PictureSpec result_of(const Leaf& leaf) const;
+
+  std::vector<Placed> steps_;
+  std::vector<std::string> fields_;
+};
+
+}  // namespace penstock::image

@@ -1,0 +1,315 @@
+#include "penstock/pipeline/transformations/image_operations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "penstock/base/error.h"
+#include "penstock/pipeline/transformations/image_op.h"
+
+namespace penstock::image {
+namespace {
+
+constexpr int kMostSide = 65535;
+
+std::string number(double value) {
+  char digits[32];
+  std::snprintf(digits, sizeof(digits), "%.9g", value);
+  return digits;
+}
+
+std::string listed(const std::vector<float>& numbers) {
+  std::string text = numbers.size() > 1 ? "(" : "";
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    text += (i > 0 ? ", " : "") + number(static_cast<double>(numbers[i]));
+  }
+  return text + (numbers.size() > 1 ? ")" : "");
+}
+
+// A step whose result has a height and a width of its own.
+class SizedStep : public Step {
+ public:
+  SizedStep(const char* name, int height, int width) : Step(name), height_(height), width_(width) {
+    if (height >= 1 && height <= kMostSide && width >= 1 && width <= kMostSide) return;
+    refuse("the size is " + size() + "; give 1 to " + std::to_string(kMostSide));
+  }
+  std::string arguments() const override {
+    return std::to_string(height_) + ", " + std::to_string(width_);
+  }
+  PictureSpec result(const PictureSpec& in) const override {
+    check_pixels(in);
+    PictureSpec out = in;
+    out.height = height_;
+    out.width = width_;
+    return out;
+  }
+
+ protected:
+  int height() const { return height_; }
+  int width() const { return width_; }
+  std::string size() const { return std::to_string(height_) + " x " + std::to_string(width_); }
+  void check_fits(int64_t in_height, int64_t in_width) const {
+    if ((in_height < 0 || in_height >= height_) && (in_width < 0 || in_width >= width_)) return;
+    refuse("the image is " + std::to_string(in_height) + " x " + std::to_string(in_width) +
+           ", smaller than the crop of " + size() + "; map image.resize() or image.pad() before");
+  }
+
+ private:
+  int height_, width_;
+};
+
+class ResizeStep : public SizedStep {
+ public:
+  ResizeStep(int height, int width, Filter filter, bool antialias)
+      : SizedStep("image.resize", height, width), filter_(filter), antialias_(antialias) {}
+  std::string arguments() const override {
+    return SizedStep::arguments() + ", " + std::string(name_of(filter_)) +
+           (antialias_ ? "" : ", antialias=False");
+  }
+  void apply(Picture& picture, RandomStream&) const override {
+    picture.resize(height(), width(), filter_, antialias_);
+  }
+
+ private:
+  Filter filter_;
+  bool antialias_;
+};
+
+class CropStep : public SizedStep {
+ public:
+  CropStep(const char* name, int height, int width, bool random)
+      : SizedStep(name, height, width), random_(random) {}
+  PictureSpec result(const PictureSpec& in) const override {
+    PictureSpec out = SizedStep::result(in);
+    check_fits(in.height, in.width);
+    return out;
+  }
+  void apply(Picture& picture, RandomStream& rng) const override {
+    const int in_width = picture.width(), in_height = picture.height();
+    check_fits(in_height, in_width);
+    // In the middle as torchvision has it: halves are rounded to even.
+    CropBox box{static_cast<int>(std::nearbyint((in_width - width()) / 2.0)),
+                static_cast<int>(std::nearbyint((in_height - height()) / 2.0)), width(), height()};
+    if (random_) box = random_box(in_width, in_height, width(), height(), rng);
+    picture.crop(box.x, box.y, box.width, box.height);
+  }
+
+ private:
+  bool random_;
+};
+
+class RandomResizedCropStep : public SizedStep {
+ public:
+  RandomResizedCropStep(int height, int width, const RandomResizedCropOptions& options)
+      : SizedStep("image.random_resized_crop", height, width), options_(options) {
+    check("scale", options.scale, 1);
+    check("ratio", options.ratio, kMostSide);
+  }
+  std::string arguments() const override {
+    return SizedStep::arguments() + ", scale=(" + number(options_.scale.least) + ", " +
+           number(options_.scale.greatest) + "), ratio=(" + number(options_.ratio.least) + ", " +
+           number(options_.ratio.greatest) + "), " + std::string(name_of(options_.filter)) +
+           (options_.antialias ? "" : ", antialias=False");
+  }
+  void apply(Picture& picture, RandomStream& rng) const override {
+    const CropBox box =
+        random_part(picture.width(), picture.height(), options_.scale, options_.ratio, rng);
+    picture.crop(box.x, box.y, box.width, box.height);
+    picture.resize(height(), width(), options_.filter, options_.antialias);
+  }
+
+ private:
+  void check(const char* name, const Range& range, double most) const {
+    if (range.least > 0 && range.least <= range.greatest && range.greatest <= most) return;
+    refuse(std::string(name) + " is (" + number(range.least) + ", " + number(range.greatest) +
+           "); give two ascending numbers above 0" + (most == 1 ? ", at most 1" : ""));
+  }
+  RandomResizedCropOptions options_;
+};
+
+class FlipStep : public Step {
+ public:
+  FlipStep(double horizontal, double vertical)
+      : Step("image.random_flip"), horizontal_(horizontal), vertical_(vertical) {
+    for (double one : {horizontal, vertical}) {
+      if (!(one >= 0 && one <= 1)) refuse("a probability is " + number(one) + "; give 0 to 1");
+    }
+  }
+  std::string arguments() const override {
+    return number(horizontal_) + (vertical_ == 0 ? "" : ", vertical=" + number(vertical_));
+  }
+  PictureSpec result(const PictureSpec& in) const override {
+    check_pixels(in);
+    return in;
+  }
+  void apply(Picture& picture, RandomStream& rng) const override {
+    const bool horizontal = rng.uniform() < horizontal_;
+    const bool vertical = rng.uniform() < vertical_;
+    picture.flip(horizontal, vertical);
+  }
+
+ private:
+  double horizontal_, vertical_;
+};
+
+class PadStep : public Step {
+ public:
+  PadStep(const Border& border, uint8_t value) : Step("image.pad"), border_(border), value_(value) {
+    for (int side : {border.left, border.top, border.right, border.bottom}) {
+      if (side < 0 || side > kMostSide) {
+        refuse("a side is " + std::to_string(side) + "; give 0 to " + std::to_string(kMostSide));
+      }
+    }
+  }
+  std::string arguments() const override {
+    return "(" + std::to_string(border_.left) + ", " + std::to_string(border_.top) + ", " +
+           std::to_string(border_.right) + ", " + std::to_string(border_.bottom) + "), " +
+           std::to_string(value_);
+  }
+  PictureSpec result(const PictureSpec& in) const override {
+    check_pixels(in);
+    PictureSpec out = in;
+    if (in.height >= 0) out.height += border_.top + border_.bottom;
+    if (in.width >= 0) out.width += border_.left + border_.right;
+    return out;
+  }
+  void apply(Picture& picture, RandomStream&) const override {
+    picture.pad(border_.left, border_.top, border_.right, border_.bottom, value_);
+  }
+
+ private:
+  Border border_;
+  uint8_t value_;
+};
+
+class TurnStep : public Step {
+ public:
+  explicit TurnStep(int quarters) : Step("image.rot90"), quarters_((quarters % 4 + 4) % 4) {}
+  std::string arguments() const override { return std::to_string(quarters_); }
+  PictureSpec result(const PictureSpec& in) const override {
+    check_pixels(in);
+    PictureSpec out = in;
+    if (quarters_ % 2 == 1) std::swap(out.height, out.width);
+    return out;
+  }
+  void apply(Picture& picture, RandomStream&) const override { picture.turn(quarters_); }
+
+ private:
+  int quarters_;
+};
+
+class GreyStep : public Step {
+ public:
+  explicit GreyStep(int channels) : Step("image.grayscale"), channels_(channels) {
+    if (channels != 1 && channels != 3) {
+      refuse("channels is " + std::to_string(channels) + "; give 1 or 3");
+    }
+  }
+  std::string arguments() const override { return std::to_string(channels_); }
+  PictureSpec result(const PictureSpec& in) const override {
+    check_pixels(in);
+    PictureSpec out = in;
+    out.channels = channels_;
+    out.flat = false;
+    return out;
+  }
+  void apply(Picture& picture, RandomStream&) const override { picture.grey(channels_); }
+
+ private:
+  int channels_;
+};
+
+class NormalizeStep : public Step {
+ public:
+  NormalizeStep(std::vector<float> mean, std::vector<float> std) : Step("image.normalize") {
+    if (mean.empty() || mean.size() != std.size()) {
+      refuse(std::to_string(mean.size()) + " numbers of mean and " + std::to_string(std.size()) +
+             " of std; give one of each, or one a channel");
+    }
+    for (float one : std) {
+      if (one == 0 || !std::isfinite(one)) refuse("std is " + listed({one}));
+    }
+    arguments_ = listed(mean) + ", " + listed(std);
+    normalization_ = std::make_shared<const Normalization>(std::move(mean), std::move(std));
+  }
+  std::string arguments() const override { return arguments_; }
+  PictureSpec result(const PictureSpec& in) const override {
+    PictureSpec out = in;
+    out.chw = false;
+    check_pixels(out);
+    check_channels(in.channels);
+    out.chw = in.chw;
+    out.form = PictureSpec::Form::kFloats;
+    return out;
+  }
+  void apply(Picture& picture, RandomStream&) const override {
+    check_channels(picture.channels());
+    picture.normalize(normalization_);
+  }
+
+ private:
+  void check_channels(int64_t channels) const {
+    const auto given = static_cast<int64_t>(normalization_->channels());
+    if (given == 1 || channels < 0 || channels == given) return;
+    refuse("the image has " + std::to_string(channels) + " channels, and mean " +
+           std::to_string(given));
+  }
+  std::string arguments_;
+  NormalizationRef normalization_;
+};
+
+class ChwStep : public Step {
+ public:
+  ChwStep() : Step("image.to_chw") {}
+  PictureSpec result(const PictureSpec& in) const override {
+    if (in.form == PictureSpec::Form::kEncoded) check_pixels(in);
+    if (in.chw) refuse("the channels are first already");
+    if (in.flat) refuse("the images have no axis of channels");
+    PictureSpec out = in;
+    out.chw = true;
+    return out;
+  }
+  void apply(Picture& picture, RandomStream&) const override { picture.to_chw(); }
+};
+
+template <class S, class... Arguments>
+OpRef op(Fields fields, Arguments&&... arguments) {
+  return std::make_shared<ImageOp>(std::make_shared<S>(std::forward<Arguments>(arguments)...),
+                                   std::move(fields));
+}
+
+}  // namespace
+
+OpRef decode(const DecodeOptions& options, Fields fields) {
+  return op<DecodeStep>(std::move(fields), options);
+}
+OpRef resize(int height, int width, Filter filter, bool antialias, Fields fields) {
+  return op<ResizeStep>(std::move(fields), height, width, filter, antialias);
+}
+OpRef center_crop(int height, int width, Fields fields) {
+  return op<CropStep>(std::move(fields), "image.center_crop", height, width, false);
+}
+OpRef random_crop(int height, int width, Fields fields) {
+  return op<CropStep>(std::move(fields), "image.random_crop", height, width, true);
+}
+OpRef random_resized_crop(int height, int width, const RandomResizedCropOptions& options,
+                          Fields fields) {
+  return op<RandomResizedCropStep>(std::move(fields), height, width, options);
+}
+OpRef random_flip(double horizontal, double vertical, Fields fields) {
+  return op<FlipStep>(std::move(fields), horizontal, vertical);
+}
+OpRef pad(const Border& border, uint8_t value, Fields fields) {
+  return op<PadStep>(std::move(fields), border, value);
+}
+OpRef rot90(int quarters, Fields fields) { return op<TurnStep>(std::move(fields), quarters); }
+OpRef grayscale(int channels, Fields fields) { return op<GreyStep>(std::move(fields), channels); }
+OpRef normalize(std::vector<float> mean, std::vector<float> std, Fields fields) {
+  return op<NormalizeStep>(std::move(fields), std::move(mean), std::move(std));
+}
+OpRef to_chw(Fields fields) { return op<ChwStep>(std::move(fields)); }
+
+}  // namespace penstock::image

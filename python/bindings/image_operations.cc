@@ -1,0 +1,80 @@
+#include "penstock/pipeline/transformations/image_operations.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "module.h"
+#include "penstock/base/error.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+namespace {
+
+std::shared_ptr<Op> mutable_image_op(OpRef op) {
+  return std::const_pointer_cast<Op>(std::move(op));
+}
+
+image::Filter filter_of(const std::string& name, const char* operation) {
+  const auto filter = image::filter_named(name);
+  if (filter) return *filter;
+  throw Error(Code::kInvalidArgument, operation,
+              "filter is '" + name + "'; there are nearest, box, bilinear, bicubic, lanczos");
+}
+
+}  // namespace
+
+void bind_image_operations(nb::module_& m) {
+  m.def("image_decode", [](int channels, bool fast, bool exif, image::Fields fields) {
+    return mutable_image_op(image::decode({channels, fast, exif}, std::move(fields)));
+  });
+  m.def("image_resize",
+        [](int height, int width, const std::string& filter, bool antialias, image::Fields fields) {
+          return mutable_image_op(image::resize(height, width, filter_of(filter, "image.resize"),
+                                                antialias, std::move(fields)));
+        });
+  m.def("image_center_crop", [](int height, int width, image::Fields fields) {
+    return mutable_image_op(image::center_crop(height, width, std::move(fields)));
+  });
+  m.def("image_random_crop", [](int height, int width, image::Fields fields) {
+    return mutable_image_op(image::random_crop(height, width, std::move(fields)));
+  });
+  m.def("image_random_resized_crop", [](int height, int width, std::array<double, 2> scale,
+                                        std::array<double, 2> ratio, const std::string& filter,
+                                        bool antialias, image::Fields fields) {
+    image::RandomResizedCropOptions options;
+    options.scale = {scale[0], scale[1]};
+    options.ratio = {ratio[0], ratio[1]};
+    options.filter = filter_of(filter, "image.random_resized_crop");
+    options.antialias = antialias;
+    return mutable_image_op(image::random_resized_crop(height, width, options, std::move(fields)));
+  });
+  m.def("image_random_flip", [](double horizontal, double vertical, image::Fields fields) {
+    return mutable_image_op(image::random_flip(horizontal, vertical, std::move(fields)));
+  });
+  m.def("image_pad", [](std::array<int, 4> sides, uint8_t value, image::Fields fields) {
+    return mutable_image_op(
+        image::pad({sides[0], sides[1], sides[2], sides[3]}, value, std::move(fields)));
+  });
+  m.def("image_rot90", [](int quarters, image::Fields fields) {
+    return mutable_image_op(image::rot90(quarters, std::move(fields)));
+  });
+  m.def("image_grayscale", [](int channels, image::Fields fields) {
+    return mutable_image_op(image::grayscale(channels, std::move(fields)));
+  });
+  m.def("image_normalize", [](std::vector<float> mean, std::vector<float> std,
+                              image::Fields fields) {
+    return mutable_image_op(image::normalize(std::move(mean), std::move(std), std::move(fields)));
+  });
+  m.def("image_to_chw",
+        [](image::Fields fields) { return mutable_image_op(image::to_chw(std::move(fields))); });
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,264 @@
+"""Native operations on images, for `penstock.Dataset.map`.
+
+An image is a uint8 array ``(height, width, channels)``; `decode` makes one of the bytes of a JPEG
+or PNG. Every operation works on the field ``"image"``, or on those that `fields` names; the other
+fields are passed on. Random numbers are keyed by the seed, the epoch, the element and the
+operation, so they are the same for any number and kind of workers; all fields of one operation get
+the same.
+
+Operations that follow each other are one pass over each image: `decode` decodes only the rows that
+the crop behind it needs, and nothing is stored in between.
+
+Examples
+--------
+>>> train = (penstock.Dataset.image_folder("train", validation_split=0.2, subset="training")
+...          .shuffle(seed=7)
+...          .map(penstock.image.decode())
+...          .map(penstock.image.random_resized_crop(224, 224))
+...          .map(penstock.image.random_flip())
+...          .map(penstock.image.normalize((124, 116, 104), (58, 57, 57)))
+...          .batch(64))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from .base.arguments import flag, integer, integer_list, real, several, string
+from .dataset.recipe import Operation
+from .errors import InvalidArgument
+from .operations import _floats, _names
+
+__all__ = [
+    "center_crop",
+    "decode",
+    "grayscale",
+    "normalize",
+    "pad",
+    "random_crop",
+    "random_flip",
+    "random_resized_crop",
+    "resize",
+    "rot90",
+    "to_chw",
+]
+
+Fields: TypeAlias = "str | Sequence[str]"
+
+_MOST_SIDE = 65535
+
+
+def decode(
+    channels: int = 3, fast: bool = False, exif: bool = True, *, fields: Fields = "image"
+) -> Operation:
+    """Decode JPEGs and PNGs: bytes become uint8 ``(height, width, channels)``.
+
+    Pixels are those of Pillow: an accurate DCT, smooth upsampling. CMYK becomes RGB; of 16 bits the
+    upper 8 count; alpha is left out unless `channels` is 4. A file that cannot be decoded is a
+    `DataLoss` that names the file and the byte.
+
+    Parameters
+    ----------
+    channels : {3, 1, 4}
+        Colours, grey, or colours and alpha.
+    fast : bool
+        Of JPEGs: a less accurate DCT and colours without smoothing; and where a resize to half the
+        size or less follows, a smaller image is decoded.
+    exif : bool
+        Turn JPEGs as their Exif orientation says.
+    fields : str or list of str
+        Names of leaves, such as ``"image"`` or ``"0"``; ``""`` where the element is nothing but
+        the bytes.
+    """
+    name = "image.decode"
+    if channels not in (1, 3, 4) or isinstance(channels, bool):
+        raise InvalidArgument(f"channels is {channels!r}; give 1, 3 or 4", name)
+    return Operation(
+        "image_decode",
+        int(channels),
+        flag("fast", fast, name),
+        flag("exif", exif, name),
+        _names(fields, name),
+    )
+
+
+def resize(
+    height: int,
+    width: int,
+    *,
+    filter: str = "bilinear",
+    antialias: bool = True,
+    fields: Fields = "image",
+) -> Operation:
+    """Resize as Pillow does, bit for bit; of images with alpha each channel by itself.
+
+    Parameters
+    ----------
+    height, width : int
+    filter : {"bilinear", "nearest", "box", "bicubic", "lanczos"}
+    antialias : bool
+        False: the filter is not widened where an image shrinks.
+    fields
+        As of `decode`.
+    """
+    name = "image.resize"
+    return Operation(
+        "image_resize",
+        *_size(height, width, name),
+        string("filter", filter, name),
+        flag("antialias", antialias, name),
+        _names(fields, name),
+    )
+
+
+def center_crop(height: int, width: int, *, fields: Fields = "image") -> Operation:
+    """Cut the middle out. A smaller image is an `InvalidArgument`."""
+    name = "image.center_crop"
+    return Operation("image_center_crop", *_size(height, width, name), _names(fields, name))
+
+
+def random_crop(height: int, width: int, *, fields: Fields = "image") -> Operation:
+    """Cut out a box anywhere in the image. A smaller image is an `InvalidArgument`.
+
+    Examples
+    --------
+    >>> small.map(penstock.image.pad(4)).map(penstock.image.random_crop(32, 32))
+    """
+    name = "image.random_crop"
+    return Operation("image_random_crop", *_size(height, width, name), _names(fields, name))
+
+
+def random_resized_crop(
+    height: int,
+    width: int,
+    scale: Sequence[float] = (0.08, 1.0),
+    ratio: Sequence[float] = (3 / 4, 4 / 3),
+    *,
+    filter: str = "bilinear",
+    antialias: bool = True,
+    fields: Fields = "image",
+) -> Operation:
+    """Cut out a box of random size, shape and place, and resize it, as torchvision does.
+
+    Parameters
+    ----------
+    height, width : int
+        Of the result.
+    scale : pair of float
+        The least and the greatest part of the image's area that a box has.
+    ratio : pair of float
+        The least and the greatest width by height of a box; its logarithm is uniform.
+    filter, antialias
+        As of `resize`.
+    fields
+        As of `decode`.
+    """
+    name = "image.random_resized_crop"
+    return Operation(
+        "image_random_resized_crop",
+        *_size(height, width, name),
+        _pair("scale", scale, name),
+        _pair("ratio", ratio, name),
+        string("filter", filter, name),
+        flag("antialias", antialias, name),
+        _names(fields, name),
+    )
+
+
+def random_flip(
+    horizontal: float = 0.5, vertical: float = 0.0, *, fields: Fields = "image"
+) -> Operation:
+    """Mirror images with these probabilities: left to right, and top to bottom."""
+    name = "image.random_flip"
+    return Operation(
+        "image_random_flip",
+        real("horizontal", horizontal, name),
+        real("vertical", vertical, name),
+        _names(fields, name),
+    )
+
+
+def pad(padding: int | Sequence[int], value: int = 0, *, fields: Fields = "image") -> Operation:
+    """Add a border of one value.
+
+    Parameters
+    ----------
+    padding : int, (horizontal, vertical) or (left, top, right, bottom)
+    value : int
+        0 to 255, of every channel.
+    fields
+        As of `decode`.
+    """
+    name = "image.pad"
+    given = integer_list("padding", padding if _is_list(padding) else [padding], 0, name)
+    sides = {1: given * 4, 2: given * 2, 4: given}.get(len(given))
+    if sides is None or max(sides) > _MOST_SIDE:
+        raise InvalidArgument(
+            f"padding is {padding!r}; give an integer, (horizontal, vertical), or "
+            f"(left, top, right, bottom), at most {_MOST_SIDE}",
+            name,
+        )
+    return Operation(
+        "image_pad", sides, integer("value", value, 0, 255, operation=name), _names(fields, name)
+    )
+
+
+def rot90(k: int = 1, *, fields: Fields = "image") -> Operation:
+    """Turn counter-clockwise by `k` quarters, as `numpy.rot90`."""
+    name = "image.rot90"
+    turns = integer("k", k, -(1 << 31), (1 << 31) - 1, operation=name) % 4
+    return Operation("image_rot90", turns, _names(fields, name))
+
+
+def grayscale(channels: int = 1, *, fields: Fields = "image") -> Operation:
+    """Turn colours into Pillow's grey, in 1 or 3 equal channels."""
+    name = "image.grayscale"
+    return Operation(
+        "image_grayscale",
+        integer("channels", channels, 1, 3, operation=name),
+        _names(fields, name),
+    )
+
+
+def normalize(
+    mean: float | Sequence[float], std: float | Sequence[float], *, fields: Fields = "image"
+) -> Operation:
+    """Turn uint8 into float32: ``(x - mean) / std``, of values from 0 to 255.
+
+    Only `to_chw` may follow. `penstock.normalize` does the same for arrays of other dtypes.
+
+    Parameters
+    ----------
+    mean, std : float, or one for each channel
+        Numbers for values from 0 to 1, as torchvision's, are to be multiplied by 255.
+    fields
+        As of `decode`.
+    """
+    name = "image.normalize"
+    return Operation(
+        "image_normalize", _floats("mean", mean), _floats("std", std), _names(fields, name)
+    )
+
+
+def to_chw(*, fields: Fields = "image") -> Operation:
+    """Put the channels first: ``(channels, height, width)``. Only `normalize` may follow."""
+    return Operation("image_to_chw", _names(fields, "image.to_chw"))
+
+
+def _size(height: Any, width: Any, operation: str) -> tuple[int, int]:
+    return (
+        integer("height", height, 1, _MOST_SIDE, operation=operation),
+        integer("width", width, 1, _MOST_SIDE, operation=operation),
+    )
+
+
+def _pair(name: str, value: Any, operation: str) -> list[float]:
+    pair = [real(name, each, operation) for each in several(name, value, "two numbers", operation)]
+    if len(pair) != 2:
+        raise InvalidArgument(f"{name} is {value!r}; give the least and the greatest", operation)
+    return pair
+
+
+def _is_list(value: Any) -> bool:
+    return not hasattr(value, "__index__")

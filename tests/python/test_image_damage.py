@@ -1,0 +1,205 @@
+"""Damaged pictures: each is a typed error that names the file, and costs one sample."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import penstock
+from contract import INLINE, PROCESSES, THREADS, each, options
+from image_files import by_pillow, chunk, encoded, one, picture, png
+from penstock import Dataset, image
+
+SMALL = 24, 20
+
+
+def refused(data: bytes, *says: str) -> None:
+    for operations in (
+        [image.decode()],
+        [image.decode(), image.center_crop(2, 2)],
+        [image.decode(channels=1, fast=True), image.resize(3, 3)],
+    ):
+        with pytest.raises(penstock.DataLoss) as raised:
+            one(data, *operations)
+        for text in says:
+            assert text in str(raised.value)
+
+
+def jpegs():
+    for progressive in (False, True):
+        yield encoded(picture(*SMALL), progressive=progressive, quality=70)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    yield encoded(picture(*SMALL), exif=exif)
+
+
+def test_what_is_no_picture():
+    refused(b"", "no bytes")
+    refused(b"\xff", "neither a JPEG nor a PNG: 1 bytes that begin with ff")
+    refused(b"GIF89a", "begin with 47 49 46 38")
+    refused(b"\xff\xd8", "a damaged JPEG")
+    refused(b"\xff\xd8\xff\xd9", "a damaged JPEG")
+    refused(b"\x89PNG", "a damaged PNG", "no signature")
+    refused(b"\x89PNG\r\n\x1a\n", "a damaged PNG", "cut off")
+    refused(bytes(1000), "begin with 00 00 00 00")
+    refused(next(jpegs())[2:])
+
+
+def test_cut_anywhere():
+    for data in (*jpegs(), encoded(picture(*SMALL), "PNG")):
+        step = 1 if len(data) < 1200 else 3
+        for end in range(0, len(data) - 1, step):
+            refused(data[:end])
+        assert one(data, image.decode()).size
+
+
+def test_cut_at_every_hundredth_byte_of_a_large_one():
+    for data in (encoded(picture(500, 375)), encoded(picture(200, 150), "PNG")):
+        for end in range(0, len(data) - 1, max(len(data) // 100, 1)):
+            with pytest.raises(penstock.DataLoss):
+                one(data[:end], image.decode(), image.center_crop(50, 50))
+
+
+def test_any_flipped_byte_is_an_error_or_a_picture():
+    """A scan has no checksum: what can be told is told, and nothing else happens."""
+    random = np.random.default_rng(0)
+    for data in jpegs():
+        errors = 0
+        for at in range(len(data)):
+            damaged = bytearray(data)
+            damaged[at] ^= int(random.integers(1, 256))
+            try:
+                pixels = one(bytes(damaged), image.decode())
+                assert pixels.dtype == np.uint8
+                assert pixels.ndim == 3
+            except penstock.DataLoss:
+                errors += 1
+        assert errors > 50
+
+
+def test_every_flipped_byte_of_a_png_is_an_error():
+    for data in (
+        encoded(picture(*SMALL), "PNG"),
+        encoded(Image.fromarray(picture(9, 9)).convert("P"), "PNG"),
+    ):
+        for at in range(len(data)):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << at % 8
+            with pytest.raises(penstock.DataLoss):
+                one(bytes(damaged), image.decode())
+
+
+def test_headers_that_lie_cost_no_memory():
+    data = bytearray(encoded(picture(*SMALL), quality=80))
+    frame = data.index(b"\xff\xc0")
+    for height, width, says in (
+        (65500, 65500, "at most 178956970"),
+        (13000, 13000, "more than its bytes can hold"),
+        (0, 20, "a damaged JPEG"),
+        (20, 0, "a damaged JPEG"),
+        (200, 24, "a damaged JPEG"),  # more rows than there are
+    ):
+        data[frame + 5 : frame + 9] = struct.pack(">2H", height, width)
+        refused(bytes(data), says)
+    for width, height, says in (
+        (1 << 31, 1, "its header claims 2147483648 x 1"),
+        ((1 << 31) - 1, (1 << 31) - 1, "its header claims"),
+        (0, 5, "its header claims 0 x 5"),
+        (100000, 1700, "more than its bytes can hold"),
+        (13, 14, "a damaged PNG"),  # more rows than there are
+    ):
+        rows = b"".join(b"\0" + bytes(39) for _ in range(13))
+        refused(png(width, height, 8, 2, rows), says)
+
+
+def test_too_many_scans():
+    data = encoded(picture(8, 8, channels=1), progressive=True)
+    start = data.index(b"\xff\xda")
+    end = data.index(b"\xff\xda", start + 2)
+    scan = data[start : data.index(b"\xff\xc4", start) if b"\xff\xc4" in data[start:end] else end]
+    refused(data[:start] + scan * 400 + data[start:])
+
+
+@pytest.mark.parametrize("name", [b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tEXt"])
+def test_a_wrong_checksum_of_any_chunk(name):
+    palette = [chunk(b"PLTE", bytes(6)), chunk(b"tEXt", b"Title\0x")]
+    data = png(4, 1, 1, 3, b"\0\x50", *palette)
+    assert one(data, image.decode()).shape == (1, 4, 3)
+    at = data.index(name)
+    length = struct.unpack(">I", data[at - 4 : at])[0]
+    place = at + 4 + length
+    damaged = data[:place] + bytes(b ^ 255 for b in data[place : place + 4]) + data[place + 4 :]
+    refused(damaged, "a damaged PNG")
+
+
+def test_chunks_that_do_not_belong():
+    good = png(4, 1, 1, 3, b"\0\x50", chunk(b"PLTE", bytes(6)))
+    refused(png(4, 1, 1, 3, b"\0\x50"), "a damaged PNG")  # no palette
+    refused(good[:8] + chunk(b"IDAT", b"") + good[8:], "header is not where it belongs")
+    refused(good.replace(b"IHDR", b"XXXX"), "header is not where it belongs")
+    refused(png(4, 1, 9, 3, b"\0\x50"), "a damaged PNG")
+    refused(good[:8] + struct.pack(">I", 1 << 30) + good[12:], "longer than the file")
+
+
+def test_bytes_in_front_of_a_marker_and_behind_the_end_are_no_damage():
+    data = encoded(picture(*SMALL))
+    assert np.array_equal(one(data + b"trailing", image.decode()), by_pillow(data))
+    odd = data[:-2] + b"\0\0" + data[-2:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert np.array_equal(one(odd, image.decode()), by_pillow(data))
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_a_damaged_file_costs_its_sample_alone(tmp_path, mode):
+    (tmp_path / "a").mkdir()
+    kinds = {
+        "00.jpg": b"",
+        "03.jpg": encoded(picture(90, 70))[:900],
+        "05.png": encoded(picture(40, 40), "PNG").replace(b"IDAT", b"IDAU"),
+        "11.jpg": b"GIF89a not at all",
+    }
+    for i in range(20):
+        for kind in (".jpg", ".png"):
+            name = f"{i:02}{kind}"
+            if kind == ".png" and name not in kinds:
+                continue
+            data = kinds.get(name, encoded(picture(50, 40, seed=i)))
+            (tmp_path / "a" / name).write_bytes(data)
+    chain = (
+        Dataset.image_folder(tmp_path)
+        .map(image.decode())
+        .map(image.random_resized_crop(16, 16))
+        .map(image.normalize(0, 255))
+    )
+    names = sorted(kinds)
+    with chain.on_error("skip").batch(4).build(**options(mode)) as feed:
+        for epoch in range(2):
+            good = [str(path)[-6:] for batch in feed for path in batch["path"]]
+            assert good == sorted({f"{i:02}.jpg" for i in range(20)} - set(names))
+            losses = [reason for e, _, reason in feed.stats()["losses"] if e == epoch]
+            assert len(losses) == len(names)
+            for name in names:
+                (reason,) = [reason for reason in losses if name in reason]
+                assert "map(image.decode(3))" in reason
+                assert "DataLoss" in reason or "image.decode: " in reason
+    with chain.build(**options(mode)) as feed, pytest.raises(penstock.DataLoss, match=r"00\.jpg"):
+        list(feed)
+
+
+def test_decoding_goes_on_after_damage():
+    """One reader after the other of good and bad files: nothing is left of the bad."""
+    good = [encoded(picture(30, 20, seed=i), kind) for i in range(4) for kind in ("JPEG", "PNG")]
+    elements = []
+    for i, data in enumerate(good):
+        elements += [{"image": data[: 50 + 30 * i]}, {"image": data}]
+    dataset = Dataset.items(elements).map(image.decode()).on_error("skip")
+    got = [element["image"] for element in dataset]
+    for pixels, data in zip(got, good, strict=True):
+        assert np.array_equal(pixels, by_pillow(data))
+    assert io.BytesIO(good[0]).read(2) == b"\xff\xd8"

@@ -1,0 +1,225 @@
+"""Files as elements, and folders of images: what is listed, how it is split, what is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+import penstock
+from contract import INLINE, KINDS, PROCESSES, SPAWN, check_checkpoints, each, options, passed
+from image_files import encoded, picture
+from penstock import Dataset, image
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three classes of 10, 25 and 40 files, with other things beside them."""
+    for name, count in (("cat", 10), ("dog", 25), ("bird", 40)):
+        (tmp_path / name / "more").mkdir(parents=True)
+        for i in range(count):
+            place = tmp_path / name / ("more" if i % 5 == 0 else "")
+            kind = (".jpg", ".PNG", ".jpeg")[i % 3]
+            (place / f"{i:02}{kind}").write_bytes(f"{name} {i}".encode())
+    (tmp_path / "cat" / "notes.txt").write_text("no image")
+    (tmp_path / "cat" / ".hidden.jpg").write_text("no image")
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "0.jpg").write_text("no image")
+    (tmp_path / "loose.jpg").write_text("in no class")
+    return tmp_path
+
+
+def listed(dataset):
+    return [str(element["path"]) for element in dataset]
+
+
+def wanted_files(folder, name, suffixes=(".jpg", ".PNG", ".jpeg")):
+    """Sorted folder by folder, bytewise."""
+    found = []
+    for entry in sorted(os.listdir(folder / name), key=os.fsencode):
+        path = folder / name / entry
+        if entry.startswith("."):
+            continue
+        if path.is_dir():
+            found += wanted_files(folder / name, entry, suffixes)
+        elif entry.endswith(suffixes):
+            found.append(str(path))
+    return found
+
+
+@each((INLINE, *KINDS[1:], SPAWN), ())
+def test_folders_are_classes(folder, mode):
+    dataset = Dataset.image_folder(folder)
+    assert len(dataset) == 75
+    with dataset.build(**options(mode)) as feed:
+        elements = list(feed)
+    assert [list(element) for element in elements] == [["image", "label", "path"]] * 75
+    for name, label in (("bird", 0), ("cat", 1), ("dog", 2)):
+        of_class = [e for e in elements if e["label"] == label]
+        assert [e["path"] for e in of_class] == wanted_files(folder, name)
+        for element in of_class:
+            number = int(os.path.basename(element["path"])[:2])
+            assert bytes(element["image"]) == f"{name} {number}".encode()
+            assert element["label"].dtype == np.int64
+
+
+def test_classes_and_names_can_be_chosen(folder):
+    dataset = Dataset.image_folder(str(folder) + "//", classes=["dog", "cat"])
+    assert [int(e["label"]) for e in dataset] == [0] * 25 + [1] * 10
+    some = Dataset.image_folder(folder, include="*.jpeg")
+    assert listed(some) == [
+        p for n in ("bird", "cat", "dog") for p in wanted_files(folder, n, (".jpeg",))
+    ]
+    assert len(Dataset.image_folder(folder, include="*.txt")) == 1
+
+
+@pytest.mark.parametrize("split", [0.1, 0.2, 0.5, 0.85])
+def test_a_split_has_every_file_once_and_is_balanced(folder, split):
+    options = {"validation_split": split, "seed": 3}
+    training = Dataset.image_folder(folder, subset="training", **options)
+    validation = Dataset.image_folder(folder, subset="validation", **options)
+    one, other = set(listed(training)), set(listed(validation))
+    assert not one & other
+    assert one | other == set(listed(Dataset.image_folder(folder)))
+    assert len(training) + len(validation) == 75
+    for label, count in enumerate((40, 10, 25)):
+        part = sum(1 for e in validation if e["label"] == label)
+        assert abs(part - count * split) <= 0.5
+    again = Dataset.image_folder(folder, subset="validation", **options)
+    assert listed(again) == sorted(other, key=listed(Dataset.image_folder(folder)).index)
+    # Of each class by itself, whichever classes are taken.
+    dogs = Dataset.image_folder(folder, classes=["dog"], subset="validation", **options)
+    assert set(listed(dogs)) == {path for path in other if "/dog/" in path}
+    options["seed"] = 4
+    assert set(listed(Dataset.image_folder(folder, subset="validation", **options))) != other
+
+
+def test_links_are_followed_when_asked(folder):
+    os.symlink(folder / "dog", folder / "wolf")
+    os.symlink(folder / "dog" / "01.PNG", folder / "cat" / "zz.png")
+    assert len(Dataset.image_folder(folder)) == 76
+    linked = Dataset.image_folder(folder, follow_links=True)
+    assert len(linked) == 101
+    assert [int(e["label"]) for e in linked][-25:] == [3] * 25
+    os.symlink(folder, folder / "dog" / "back")
+    assert len(Dataset.image_folder(folder)) == 76
+    with pytest.raises(penstock.InvalidArgument, match="more than 64 deep"):
+        len(Dataset.image_folder(folder, follow_links=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"root": "nowhere"}, penstock.NotFound, "no such folder: nowhere"),
+        ({"classes": ["cat", "cow"]}, penstock.NotFound, "no such folder: .*/cow"),
+        ({"include": "*.gif"}, penstock.NotFound, "no image in the folders of"),
+        ({"root": "cat/more"}, penstock.NotFound, "has no folder"),
+        ({"validation_split": 0.2}, penstock.InvalidArgument, "give 'training' or 'validation'"),
+        ({"subset": "training"}, penstock.InvalidArgument, "needs validation_split"),
+        (
+            {"validation_split": 1, "subset": "training"},
+            penstock.InvalidArgument,
+            "not between 0 and 1",
+        ),
+        (
+            {"validation_split": 0.5, "subset": "test"},
+            penstock.InvalidArgument,
+            "subset is 'test'",
+        ),
+        ({"classes": []}, penstock.InvalidArgument, "classes is empty"),
+        ({"classes": "cat"}, penstock.InvalidArgument, "give a list of names"),
+        ({"seed": -1}, penstock.InvalidArgument, "seed is -1"),
+        ({"follow_links": 1}, penstock.InvalidArgument, "follow_links is 1"),
+    ],
+)
+def test_what_cannot_be_listed(folder, arguments, error, says):
+    root = arguments.pop("root", "")
+    root = root if root == "nowhere" else folder / root
+    with pytest.raises(error, match=says):
+        len(Dataset.image_folder(root, **arguments))
+
+
+def test_files_with_and_without_labels(folder):
+    pattern = str(folder / "dog" / "*.jpg")
+    paths = sorted(str(p) for p in (folder / "dog").glob("*.jpg"))
+    plain = list(Dataset.files(pattern))
+    assert [list(e) for e in plain] == [["bytes", "path"]] * len(paths)
+    assert [e["path"] for e in plain] == paths
+    labelled = list(Dataset.files(paths[::-1], labels=np.arange(len(paths))))
+    assert [e["path"] for e in labelled] == paths[::-1]
+    assert [int(e["label"]) for e in labelled] == list(range(len(paths)))
+    for element in labelled:
+        with open(element["path"], "rb") as file:
+            assert bytes(element["bytes"]) == file.read()
+    with pytest.raises(penstock.InvalidArgument, match="3 labels for 7 files"):
+        len(Dataset.files(pattern, [1, 2, 3]))
+    with pytest.raises(penstock.InvalidArgument, match="labels is 'x'"):
+        Dataset.files(pattern, ["x"])
+    with pytest.raises(penstock.NotFound):
+        len(Dataset.files(str(folder / "*.none")))
+    with pytest.raises(penstock.InvalidArgument, match="empty"):
+        Dataset.files([])
+
+
+def test_names_that_are_no_utf8(tmp_path):
+    try:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / os.fsdecode(b"\xff.jpg")).write_bytes(b"x")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    (element,) = Dataset.image_folder(tmp_path)
+    assert element["path"] == str(tmp_path / "a") + "/\\xff.jpg"
+    assert bytes(element["image"]) == b"x"
+
+
+@each((INLINE, *KINDS[1:], SPAWN), ())
+def test_a_file_that_vanished_is_lost_alone(folder, mode):
+    dataset = Dataset.image_folder(folder).shuffle(seed=2)
+    with dataset.on_error("skip").batch(10).build(**options(mode)) as feed:
+        feed.state()  # the files are listed
+        paths = [path for batch in feed for path in batch["path"]]
+        assert len(paths) == 75
+        os.remove(folder / "dog" / "01.PNG")
+        (folder / "new").mkdir()
+        (folder / "new" / "1.jpg").write_bytes(b"")
+        paths = [path for batch in feed for path in batch["path"]]
+        assert len(paths) == 74
+        (loss,) = feed.stats()["losses"]
+        assert "dog/01.PNG" in loss[2]
+    with dataset.build(workers=0) as feed, pytest.raises(penstock.NotFound, match=r"dog/01\.PNG"):
+        list(feed)
+
+
+def test_the_order_restarts_anywhere(folder):
+    dataset = Dataset.image_folder(folder, classes=["cat", "dog"]).shuffle(seed=5).batch(7)
+    check_checkpoints(lambda **options: dataset.build(**options), restored=(*KINDS, SPAWN))
+
+
+def test_behind_a_stream_files_are_read_by_workers(folder):
+    dataset = Dataset.image_folder(folder).filter(is_a_cat).batch(4)
+    with dataset.build(**options(PROCESSES)) as feed:
+        assert [label for batch in passed(feed) for label in batch["label"]] == [1] * 10
+
+
+def is_a_cat(element):
+    return element["label"] == 1
+
+
+def test_an_empty_subset_is_empty(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.png").write_bytes(encoded(picture(4, 4), "PNG"))
+    split = {"validation_split": 0.2}
+    assert len(Dataset.image_folder(tmp_path, subset="validation", **split)) == 0
+    training = Dataset.image_folder(tmp_path, subset="training", **split)
+    assert [e["image"].shape for e in training.map(image.decode())] == [(4, 4, 3)]
+
+
+def test_states_name_the_listing(folder):
+    one = Dataset.image_folder(folder, validation_split=0.2, subset="training", seed=1).batch(4)
+    other = Dataset.image_folder(folder, validation_split=0.2, subset="training", seed=2).batch(4)
+    with one.build(workers=0) as feed:
+        state = json.loads(json.dumps(feed.state()))
+    with other.build(workers=0) as feed, pytest.raises(penstock.InvalidArgument):
+        feed.restore(state)
