@@ -50,7 +50,7 @@ RecordIndex index_fixed_records(File& file, uint64_t record_bytes, uint64_t head
   if (body % record_bytes != 0) {
     throw Error(Code::kDataLoss, "fixed_records",
                 file.path() + " has " + std::to_string(body) +
-                    " bytes of records, which is no whole number of " +
+                    " bytes of records, which is not a whole number of " +
                     std::to_string(record_bytes) +
                     " bytes each: " + std::to_string(body % record_bytes) + " are left over");
   }

@@ -93,7 +93,7 @@ std::unique_ptr<Connection> connect(const std::string& address, const ConnectOpt
     if (error == ETIMEDOUT && deadline.passed()) throw timed_out(each);
   }
   if (error == ECONNREFUSED || error == ENOENT) {
-    throw Error(Code::kNotFound, kConnect, "nobody listens at " + address);
+    throw Error(Code::kNotFound, kConnect, "no process listens at " + address);
   }
   throw Error::from_errno(error, kConnect, "cannot connect to " + address);
 }

@@ -94,7 +94,7 @@ struct Alias::State {
       if (view.parameter.data_ptr() != view.weights) {
         throw Error(Code::kInvalidArgument, kOperation,
                     "parameter '" + view.name +
-                        "' of the module is no view of these weights any more (module.to?): make "
+                        "' of the module is no longer a view of these weights (module.to?): make "
                         "another Alias");
       }
     }

@@ -90,7 +90,7 @@ BuiltPlan plan_of_columns(nb::object sample, std::vector<nb::object> arrays, nb:
   taken.fixed_width_text = true;
   if (!taken.take_apart(sample.ptr())) throw nb::python_error();
   if (taken.arrays.size() != arrays.size()) {
-    throw Error(Code::kInternal, "Loader", "an array whose rows are no columns");
+    throw Error(Code::kInternal, "Loader", "an array whose rows cannot be columns");
   }
   Example columns;
   for (size_t i = 0; i < arrays.size(); ++i) {

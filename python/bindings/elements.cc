@@ -47,7 +47,7 @@ class LeafMaker {
         PyObject* made = PyUnicode_DecodeUTF8(text, shape[0], nullptr);
         if (made == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeError) != 0) {
           PyErr_Clear();
-          throw Error(Code::kDataLoss, "element", "'" + name(nest, place) + "' is no UTF-8");
+          throw Error(Code::kDataLoss, "element", "'" + name(nest, place) + "' is not UTF-8");
         }
         return made;
       }
@@ -297,7 +297,7 @@ nb::tuple pack_elements(nb::iterable elements, bool batch) {
     for (uint64_t& position : positions) position += Chunk::kRows;
   }
   if (!rows.settle()) {
-    throw Error(Code::kInvalidArgument, "pack_elements", "no elements: nobody knows their spec");
+    throw Error(Code::kInvalidArgument, "pack_elements", "no elements: their schema is unknown");
   }
   BlockLayout layout = rows.layout(rows.rows());
   nb::object block = checked(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(layout.bytes())));

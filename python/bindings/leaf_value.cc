@@ -181,7 +181,7 @@ bool LeafValue::convert(PyObject* value, std::string& why) {
       return false;
     }
     if (pair.get() == Py_None) {
-      why = "is a tensor that is no plain one of the CPU: use .detach().cpu()";
+      why = "is not a plain CPU tensor: use .detach().cpu()";
       return false;
     }
     made = Owned::borrow(PyTuple_GET_ITEM(pair.get(), 0));

@@ -20,7 +20,7 @@ constexpr size_t kMaxKept = 1024;
 
 Owned string_of(std::string_view utf8) {
   Owned text(PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), nullptr));
-  if (!text) refuse("a name that is no UTF-8");
+  if (!text) refuse("a name that is not UTF-8");
   return text;
 }
 

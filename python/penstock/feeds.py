@@ -88,7 +88,7 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
 
         n = integer("n", n, 1, 4096, operation="feeds")
         if not options.pop("ordered", True):
-            raise InvalidArgument("batches are dealt out in order: no ordered=False", "feeds")
+            raise InvalidArgument("batches are distributed in order: no ordered=False", "feeds")
         if options.pop("progress", False):
             raise InvalidArgument("consumers have no common bar: no progress=True", "feeds")
         if patience is not None and not (isinstance(patience, numbers.Real) and patience > 0):

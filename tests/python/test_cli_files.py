@@ -122,7 +122,7 @@ def test_a_file_of_another_kind_is_said_to_be_one(tmp_path, capsys):
     code, said, _ = run(capsys, "verify", tmp_path / "zipped", tmp_path / "text")
     assert code == 1
     assert f"{tmp_path / 'zipped'}: record 0 at byte 0: 1000 bytes lost" in said
-    assert f"{tmp_path / 'text'}: it is no TFRecord file" in said
+    assert f"{tmp_path / 'text'}: it is not a TFRecord file" in said
 
 
 def test_compressed_files_are_looked_at_like_any(damaged, tmp_path, capsys):

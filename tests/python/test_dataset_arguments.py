@@ -134,7 +134,7 @@ def test_one_dataset_is_no_list_of_them_and_not_gone_through(wrong):
         (lambda: Dataset.csv("x", None), "columns is None; give a dict"),
         (lambda: Dataset.csv("x", {"a": None}), "'a' is None; give a dtype"),
         (lambda: Dataset.csv("x", ["a"]), "columns is .'a'.; give a dict"),
-        (lambda: Dataset.csv(None, {"a": int}), "None is no path"),
+        (lambda: Dataset.csv(None, {"a": int}), "None is not a path"),
         (lambda: Dataset.csv("x", {"a": int}, header=5), "header is 5; give a list of the names"),
         (lambda: Dataset.csv("x", {"a": int}, header=[]), "header is .*; give True, or"),
         (lambda: Dataset.csv("x", {"a": int}, delimiter="\ud800"), "give one character"),

@@ -348,7 +348,7 @@ def test_top_says_who_works_and_joins_nobody(capsys):
             assert text.count("actor 7") == 1
             assert all(address in text for address in server.addresses)
         assert cli.main(["top", "--once", *server.addresses]) == 0
-        assert "nobody works on it" in capsys.readouterr().out
+        assert "no workers" in capsys.readouterr().out
 
 
 def test_top_goes_on_until_ctrl_c_and_sees_shards_come_and_go():
@@ -377,7 +377,7 @@ def test_top_goes_on_until_ctrl_c_and_sees_shards_come_and_go():
 
 def test_top_of_nobody_says_so(capsys):
     assert cli.main(["top", "--once", "unix:@nobody-serves-here"]) == 1
-    assert "nobody listens" in capsys.readouterr().out
+    assert "no process listens" in capsys.readouterr().out
     assert cli.main(["top", "--once", "nowhere"]) == 1
     assert cli.main(["top", "--interval", "0", "unix:@x"]) == 2
 

@@ -43,7 +43,7 @@ std::vector<std::byte> stored(const Padding::Value& value, const Leaf& leaf) {
   });
   if (!fits) {
     throw refuse_padding("'" + leaf.name + "' is " + std::string(name_of(leaf.dtype)) +
-                         " and cannot be filled up with " + Padding::text_of(value));
+                         " and cannot be padded with " + Padding::text_of(value));
   }
   return bytes;
 }

@@ -10,7 +10,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Error refuse_state(const std::string& why) {
-  return Error(Code::kInvalidArgument, "restore", "this is no state of a Loader: " + why);
+  return Error(Code::kInvalidArgument, "restore", "this is not a state of a Loader: " + why);
 }
 
 // Member `name`; `is` checks its type.

@@ -46,7 +46,7 @@ State state_of_losses(const std::vector<Failure>& losses) {
 
 std::vector<Failure> losses_in(const State& state) {
   std::vector<Failure> losses;
-  if (!state.is_array()) throw refuse_restore("what was lost is no list");
+  if (!state.is_array()) throw refuse_restore("what was lost is not a list");
   for (const State& lost : state) {
     if (!is_loss(lost)) throw refuse_restore("what was lost is not as it was saved");
     losses.push_back({lost[0].get<std::string>(), lost[1].get<uint64_t>(),

@@ -64,7 +64,7 @@ Gradient::Gradient(Encoding encoding, std::span<const std::byte> bytes, size_t f
   const size_t pairs = bytes.size() / sizeof(Pair);
   if (bytes.size() % sizeof(Pair) != 0 || pairs > floats) {
     throw damaged_push("a gradient of " + std::to_string(bytes.size()) +
-                       " bytes is no list of pairs");
+                       " bytes is not a list of pairs");
   }
   uint64_t next = 0;
   for (size_t i = 0; i < pairs; ++i) {

@@ -75,9 +75,9 @@ def path(value: Any, operation: str) -> str:
     try:
         name = os.fsencode(value)
     except (TypeError, UnicodeEncodeError):
-        raise InvalidArgument(f"{value!r} is no path", operation) from None
+        raise InvalidArgument(f"{value!r} is not a path", operation) from None
     if b"\0" in name:
-        raise InvalidArgument(f"{value!r} has a zero byte in it; no path has", operation)
+        raise InvalidArgument(f"{value!r} contains a zero byte", operation)
     return os.fsdecode(name)
 
 

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     paths = shard_paths(options.output, options.shards)
     for path in paths:
         if os.path.lexists(path) and not options.overwrite:
-            raise Failed(f"{path} is there already; --overwrite replaces it", 2)
+            raise Failed(f"{path} already exists; --overwrite replaces it", 2)
     try:
         with contextlib.ExitStack() as stack:
             compression = "gzip" if options.output.endswith((".gz", ".tgz")) else "none"

@@ -212,4 +212,4 @@ def looks_like(found: Survey) -> str:
     """Return a guess at the kind of a file without a sound record; empty: no guess."""
     if found.records or found.compressed or not found.file_bytes:
         return ""
-    return "it is no tar archive" if is_tar(found.path) else "it is no TFRecord file"
+    return "it is not a tar archive" if is_tar(found.path) else "it is not a TFRecord file"

@@ -139,7 +139,7 @@ def lines_of(looks: list[Look]) -> list[str]:
             workers.setdefault(worker["worker"], worker)
     lines.append("")
     if not workers:
-        return [*lines, "nobody works on it"]
+        return [*lines, "no workers"]
     names = max(len("worker"), *(len(worker["name"]) for worker in workers.values()))
     where = max(len("at"), *(len(worker["address"]) for worker in workers.values()))
     lines.append(f"{'worker':{names}}  {'at':{where}}{'pushes':>10}{'clock':>10}{'lease':>9}")

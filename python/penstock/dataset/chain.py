@@ -23,7 +23,7 @@ class Chain:
     """
 
     def __init__(self) -> None:
-        raise TypeError("a Dataset begins with its source: penstock.Dataset.range(...), ...")
+        raise TypeError("begin a Dataset with a source: penstock.Dataset.range(...), ...")
 
     _recipe: tuple[str, tuple[Any, ...]]
     _inputs: tuple[Dataset, ...]
@@ -166,11 +166,11 @@ def datasets(method: str, inputs: Iterable[Any], least: int = 0) -> tuple[Datase
     """
     # A Dataset is iterable, too, and may be endless.
     if isinstance(inputs, Chain) or not isinstance(inputs, Iterable):
-        raise InvalidArgument(f"{inputs!r} is no list; give a list of Datasets", method)
+        raise InvalidArgument(f"{inputs!r} is not a list; give a list of Datasets", method)
     inputs = tuple(inputs)
     if len(inputs) < least:
         raise InvalidArgument("there are no inputs", method)
     for given in inputs:
         if not isinstance(given, Chain):
-            raise InvalidArgument(f"{given!r} is no Dataset", method)
+            raise InvalidArgument(f"{given!r} is not a Dataset", method)
     return inputs

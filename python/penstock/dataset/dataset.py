@@ -161,7 +161,7 @@ class Dataset(Sources, FileSources, Transformations, Closing):
         if count is None or count == float("inf"):
             raise TypeError(f"this Dataset has no length: {self!r}")
         if count > sys.maxsize:
-            raise TypeError(f"{count} are more than len() can say: use cardinality()")
+            raise TypeError(f"{count} exceeds the limit of len(): use cardinality()")
         return int(count)
 
     def __bool__(self) -> bool:

@@ -509,5 +509,5 @@ def _paths(files: Files, operation: str) -> list[str]:
     try:
         given = list(files)
     except TypeError:
-        raise InvalidArgument(f"{files!r} is no path, nor a list of paths", operation) from None
+        raise InvalidArgument(f"{files!r} is not a path, nor a list of paths", operation) from None
     return [path_of(each, operation) for each in given]

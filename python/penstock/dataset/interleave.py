@@ -68,7 +68,7 @@ def _of_function(
         As for `flat_map`.
     """
     if not callable(function):
-        raise InvalidArgument(f"{function!r} is no function", "interleave")
+        raise InvalidArgument(f"{function!r} is not a function", "interleave")
     sizes = (
         integer("cycle", cycle, 1, operation="interleave"),
         integer("block", block, 1, operation="interleave"),

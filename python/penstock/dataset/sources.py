@@ -156,7 +156,7 @@ class Sources(Chain):
         """
         if not callable(function):
             raise InvalidArgument(
-                f"{function!r} is no function: give the generator function itself", "generator"
+                f"{function!r} is not a function: give the generator function itself", "generator"
             )
         title = f"generator({title_of(function)})"
         if streams is None:

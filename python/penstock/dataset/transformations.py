@@ -57,7 +57,7 @@ class Transformations(Chain):
         if isinstance(function, Operation):
             return self._then(f"{method}_op", function)
         if not callable(function):
-            raise InvalidArgument(f"{function!r} is no function", method)
+            raise InvalidArgument(f"{function!r} is not a function", method)
         return self._then(f"{method}_python", function, title_of(function))
 
     def unique(self, *, key: Callable[..., Any] | Operation | None = None) -> Dataset:
@@ -87,7 +87,7 @@ class Transformations(Chain):
             NumPy scalar.
         """
         if not callable(function):
-            raise InvalidArgument(f"{function!r} is no function", "scan")
+            raise InvalidArgument(f"{function!r} is not a function", "scan")
         return self._then("scan_python", function, title_of(function), initial)
 
     def flat_map(self, function: Callable[..., Dataset]) -> Dataset:
@@ -101,7 +101,7 @@ class Transformations(Chain):
             is called again for the elements whose Datasets are open there.
         """
         if not callable(function):
-            raise InvalidArgument(f"{function!r} is no function", "flat_map")
+            raise InvalidArgument(f"{function!r} is not a function", "flat_map")
         return self._then("flat_map_python", function, title_of(function))
 
     @old_names(drop_remainder="drop_last")
@@ -446,5 +446,5 @@ def _filling(name: str, value: Any) -> int | float:
     if not whole and isinstance(value, numbers.Real):
         return float(value)
     raise InvalidArgument(
-        f"{name!r} cannot be filled up with {value!r}; give a number", "padded_batch"
+        f"{name!r} cannot be padded with {value!r}; give a number", "padded_batch"
     )

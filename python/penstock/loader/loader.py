@@ -375,7 +375,7 @@ class Loader(Restorable, Closing):
         epoch, batches, ahead = read_state(state, self.state(), rank, world, steps)
         if not self._info.replayable:
             raise InvalidArgument(
-                f"{self._info.title} is a generator that runs already and cannot be brought back "
+                f"{self._info.title} is a generator object and cannot be restarted "
                 "to a place; give the generator function",
                 "restore",
             )
@@ -513,7 +513,7 @@ def _plan_json(state: Any) -> str:
     try:
         return json.dumps(state)
     except (TypeError, ValueError):
-        raise InvalidArgument("this is no state of a Loader: it is no JSON", "restore") from None
+        raise InvalidArgument("this is not a state of a Loader: it is no JSON", "restore") from None
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:

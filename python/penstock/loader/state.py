@@ -40,7 +40,7 @@ def read_state(
         or state.get("version") != _VERSION
         or not any(key in state for key in _OF_THE_PLAN)
     ):
-        raise InvalidArgument("this is no state of a Loader, or of another version", "restore")
+        raise InvalidArgument("this is not a state of a Loader, or of another version", "restore")
     for key in _OF_THE_PLAN:
         if state.get(key) != mine[key]:
             raise InvalidArgument(

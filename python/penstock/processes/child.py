@@ -33,7 +33,7 @@ def describe_exit(status: int) -> str:
         The result of `Started.wait`: the exit code, or minus the signal's number.
     """
     if status == UNKNOWN_STATUS:
-        return "ended, and nobody knows how"
+        return "ended with unknown status"
     if status >= 0:
         return f"exited with {status}"
     try:
@@ -41,7 +41,7 @@ def describe_exit(status: int) -> str:
     except ValueError:
         name = f"signal {-status}"
     if -status == signal.SIGKILL:
-        name += " (by somebody, or by the system for want of memory)"
+        name += " (by another process, or by the system because memory was exhausted)"
     return f"killed by {name}"
 
 

@@ -118,7 +118,7 @@ def read(source: int | bytes | bytearray | memoryview) -> tuple[memoryview, list
     buffers = []
     for at, bytes_ in zip(table[::2], table[1::2], strict=True):
         if not _inside(at, bytes_, size):
-            raise DataLoss(f"a buffer at [{at}, +{bytes_}) ends behind byte {size}", "unpack")
+            raise DataLoss(f"a buffer at [{at}, +{bytes_}) ends after byte {size}", "unpack")
         buffers.append(whole[at : at + bytes_])
     return whole[start : start + length], buffers
 

@@ -119,7 +119,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
             raise InvalidArgument("data pipes need torch's own DataLoader", "DataLoader")
         if isinstance(dataset, Dataset):
             raise InvalidArgument(
-                "a penstock.Dataset says itself how it is batched and shuffled: feed it by "
+                "a penstock.Dataset determines batching and shuffling itself: feed it by "
                 "penstock.torch.feed(dataset)",
                 "DataLoader",
             )
@@ -377,7 +377,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
     def _any_line(self) -> Line:
         line = self._latest
         if line is None:
-            raise InvalidArgument("nothing was iterated over yet", "DataLoader")
+            raise InvalidArgument("the loader was not iterated over yet", "DataLoader")
         return line
 
     def close(self) -> None:

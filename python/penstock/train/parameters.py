@@ -163,7 +163,9 @@ class Parameters(Slab, Restorable):
         arrays: dict[str, Any] = {}
         for name, value in blocks.items():
             if not isinstance(name, str):
-                raise InvalidArgument(f"{name!r} is no name of a block; give a str", "Parameters")
+                raise InvalidArgument(
+                    f"{name!r} is not a valid block name; give a str", "Parameters"
+                )
             text(name, "Parameters")
             shape = shape_of(name, value)
             if shape is None:
@@ -217,7 +219,7 @@ class Parameters(Slab, Restorable):
         Raises
         ------
         InvalidArgument, System
-            A torch module is no view of these weights any more; the file could not be written.
+            A torch module is no longer a view of these weights; the file could not be written.
         """
         self._settle()
         _engine.save_parameters(self._slab, path_of(path, "save"), string("dtype", dtype, "save"))
@@ -240,7 +242,7 @@ class Parameters(Slab, Restorable):
     def state(self) -> dict[str, Any]:
         """Return copies of all blocks, and the version: ``{"version": 3, "blocks": {"w": array}}``.
 
-        `InvalidArgument`: a torch module is no view of these weights any more.
+        `InvalidArgument`: a torch module is no longer a view of these weights.
         """
         self._settle()
         return {

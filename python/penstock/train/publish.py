@@ -54,7 +54,7 @@ def publish(name: str, parameters: Parameters) -> int:
     ------
     InvalidArgument
         Another process has the name (the text has its pid); other blocks than before; a torch
-        module is no view of these weights any more.
+        module is no longer a view of these weights.
     OutOfMemory
         Readers hold so many versions (at most 63) that there is no space for another; the text has
         their pids.

@@ -129,7 +129,7 @@ class _Weights(Parameters):
         for name, parameter, _, address in self._blocks:
             if parameter.data_ptr() != address:
                 raise InvalidArgument(
-                    f"parameter {name!r} of the module is no view of these weights any more "
+                    f"parameter {name!r} of the module is no longer a view of these weights "
                     "(module.to, module.half?): alias the module again",
                     "train",
                 )

@@ -205,7 +205,7 @@ class Updater(Restorable):
         Raises
         ------
         InvalidArgument, System
-            A torch module is no view of these weights any more; the file could not be written.
+            A torch module is no longer a view of these weights; the file could not be written.
         """
         self._parameters._settle()
         _engine.save_updater(self._engine, path_of(path, "save"))

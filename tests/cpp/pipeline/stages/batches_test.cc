@@ -110,7 +110,7 @@ TEST(PaddedBatch, what_cannot_be_is_said) {
   EXPECT_NE(refused({"y"}).find("no field 'y'"), std::string::npos);
   EXPECT_NE(refused({"x", Shape{2, 2}}).find("cannot be filled up to (2, 2)"), std::string::npos);
   EXPECT_NE(refused({"x", Shape{-2}}).find("cannot be filled up"), std::string::npos);
-  EXPECT_NE(refused({"x", std::nullopt, 0.5}).find("int64 and cannot be filled up with 0.5"),
+  EXPECT_NE(refused({"x", std::nullopt, 0.5}).find("int64 and cannot be padded with 0.5"),
             std::string::npos);
   EXPECT_EQ(error_of([&] { nodes::padded_batch(items, 0, false); }).code(), Code::kInvalidArgument);
   EXPECT_EQ(error_of([&] {
