@@ -12,7 +12,7 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kMaxBytes = uint64_t{1} << 40;  // of a row or a chunk
+constexpr uint64_t kMaxArrayBytes = uint64_t{1} << 40;  // of a row or a chunk
 
 uint64_t product(std::span<const int64_t> lengths, uint64_t first) {
   for (int64_t length : lengths) first *= static_cast<uint64_t>(length);
@@ -28,7 +28,7 @@ bool fits(std::span<const int64_t> lengths, uint64_t bytes) {
     if (length < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(length), &bytes)) {
       return false;
     }
-    if (bytes > kMaxBytes) return false;
+    if (bytes > kMaxArrayBytes) return false;
   }
   return true;
 }

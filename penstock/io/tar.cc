@@ -21,8 +21,8 @@ constexpr const char* kCut = "the file ends within a header";
 struct Stretch {
   size_t begin, bytes;
 };
-constexpr Stretch kName{0, 100}, kSize{124, 12}, kChecksum{148, 8}, kMagic{257, 6},
-    kPrefix{345, 155};
+constexpr Stretch kNameField{0, 100}, kSize{124, 12}, kChecksum{148, 8}, kMagic{257, 6},
+    kPrefixField{345, 155};
 constexpr size_t kType = 156, kSparseMore = 482, kMoreSparse = 504;
 
 using Bytes = std::span<const std::byte>;
@@ -67,7 +67,7 @@ std::optional<uint64_t> number_in(Bytes bytes) {
 
 // The sum of a header's bytes, its own digits counted as spaces. Some old programs added signed
 // bytes.
-bool checksum_matches(Bytes block) {
+bool header_checksum_matches(Bytes block) {
   const std::optional<uint64_t> said = number_in(field(block, kChecksum));
   if (!said) return false;
   uint64_t sum = 0;
@@ -140,7 +140,7 @@ uint64_t padded(uint64_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock;
 
 bool is_tar_header(Bytes block) {
   return block.size() >= kBlock && !is_zero(block.first(kBlock)) &&
-         checksum_matches(block.first(kBlock));
+         header_checksum_matches(block.first(kBlock));
 }
 
 TarFront parse_tar_entry(Bytes front, TarEntry& entry) {
@@ -156,7 +156,7 @@ TarFront parse_tar_entry(Bytes front, TarEntry& entry) {
       if (at == 0) return {Kind::kPadding, kBlock};
       return damaged("an extended header without an entry");
     }
-    if (!checksum_matches(block)) return damaged("the checksum of a header does not match");
+    if (!header_checksum_matches(block)) return damaged("the checksum of a header does not match");
     const std::optional<uint64_t> size = number_in(field(block, kSize));
     if (!size || *size > TarEntry::kMaxSize) return damaged("the size in a header is no number");
     at += kBlock;
@@ -198,12 +198,12 @@ TarFront parse_tar_entry(Bytes front, TarEntry& entry) {
     } else if (long_name) {
       entry.name = *long_name;
     } else {
-      const std::string_view prefix = text_in(field(block, kPrefix));
+      const std::string_view prefix = text_in(field(block, kPrefixField));
       // GNU's magic is "ustar " and it has times where the prefix is.
       const bool ustar = as_text(field(block, kMagic)) == std::string_view("ustar\0", kMagic.bytes);
       entry.name.clear();
       if (ustar && !prefix.empty()) entry.name.append(prefix) += '/';
-      entry.name.append(text_in(field(block, kName)));
+      entry.name.append(text_in(field(block, kNameField)));
     }
     const bool plain = type == '0' || type == '7' || (type == '\0' && !entry.name.ends_with('/'));
     entry.regular = plain && !sparse;

@@ -16,7 +16,6 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-constexpr uint64_t kBlock = TarEntry::kBlock, kMaxSize = TarEntry::kMaxSize;
 
 // The bytes of an archive, at places that ascend.
 class ArchiveBytes {
@@ -124,10 +123,10 @@ class Walk {
   // report(offset): is called from time to time.
   template <class Report>
   Step next(const Report& report) {
-    while (at_ != kMaxSize) {
+    while (at_ != TarEntry::kMaxSize) {
       report(at_);
       begin_ = at_;
-      TarFront front{TarFront::Kind::kNeedMore, kBlock};
+      TarFront front{TarFront::Kind::kNeedMore, TarEntry::kBlock};
       Bytes there;
       while (front.kind == TarFront::Kind::kNeedMore) {
         const uint64_t wanted = front.bytes;
@@ -148,7 +147,7 @@ class Walk {
         return Step::kDamage;
       }
       if (!bytes_.reaches(at_ + entry_.least_bytes())) {
-        at_ = kMaxSize;
+        at_ = TarEntry::kMaxSize;
         return Step::kCut;
       }
       at_ += entry_.bytes();
@@ -169,15 +168,15 @@ class Walk {
   template <class Report>
   void search(const Report& report) {
     while (true) {
-      at_ += kBlock;
+      at_ += TarEntry::kBlock;
       report(at_);
-      const Bytes block = bytes_.view(at_, kBlock);
+      const Bytes block = bytes_.view(at_, TarEntry::kBlock);
       if (is_tar_header(block)) return;
-      if (block.size() == kBlock && left_ > kBlock) {
-        left_ -= kBlock;
+      if (block.size() == TarEntry::kBlock && left_ > TarEntry::kBlock) {
+        left_ -= TarEntry::kBlock;
         continue;
       }
-      at_ = kMaxSize;
+      at_ = TarEntry::kMaxSize;
       return;
     }
   }
@@ -269,8 +268,8 @@ class Places {
   RecordIndex::Builder index_;
 };
 
-std::string at_byte(uint64_t byte) { return "at byte " + std::to_string(byte) + ": "; }
-std::string shown(const TarEntry& entry) { return "'" + escape_invalid_utf8(entry.name) + "'"; }
+std::string byte_text(uint64_t byte) { return "at byte " + std::to_string(byte) + ": "; }
+std::string entry_text(const TarEntry& entry) { return "'" + escape_invalid_utf8(entry.name) + "'"; }
 
 }  // namespace
 
@@ -303,7 +302,7 @@ std::string explain_tar_damage(File& file, const RecordIndex::Place& place) {
    public:
     Part(File& file, uint64_t begin, uint64_t end) : bytes_(file, end), begin_(begin) {}
     Bytes view(uint64_t offset, uint64_t bytes) override {
-      return offset >= kMaxSize ? Bytes() : bytes_.view(begin_ + offset, bytes);
+      return offset >= TarEntry::kMaxSize ? Bytes() : bytes_.view(begin_ + offset, bytes);
     }
     bool reaches(uint64_t end) override { return bytes_.reaches(begin_ + end); }
 
@@ -317,11 +316,11 @@ std::string explain_tar_damage(File& file, const RecordIndex::Place& place) {
   std::string before;
   while (true) {
     const Walk::Step step = walk.next();
-    const std::string where = at_byte(place.offset + walk.begin());
+    const std::string where = byte_text(place.offset + walk.begin());
     if (step == Walk::Step::kEntry) {
-      before = ", behind entry " + shown(walk.entry());
+      before = ", behind entry " + entry_text(walk.entry());
     } else if (step == Walk::Step::kCut) {
-      return "entry " + shown(walk.entry()) + " " + where + "the file ends within it";
+      return "entry " + entry_text(walk.entry()) + " " + where + "the file ends within it";
     } else if (step == Walk::Step::kDamage) {
       return where + walk.why() + before;
     } else {

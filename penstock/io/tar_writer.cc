@@ -14,8 +14,7 @@
 namespace penstock {
 namespace {
 
-constexpr uint64_t kBlock = TarEntry::kBlock;
-constexpr size_t kName = 100, kPrefix = 155;
+constexpr size_t kNameBytes = 100, kPrefixBytes = 155;
 constexpr uint64_t kMaxOctal = (uint64_t{1} << 33) - 1;  // of eleven digits
 
 // "<bytes of the line> <keyword>=<value>\n"
@@ -31,9 +30,9 @@ std::string pax_line(std::string_view keyword, std::string_view value) {
 std::optional<size_t> split(std::string_view name) {
   const auto ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
   if (!std::all_of(name.begin(), name.end(), ascii)) return std::nullopt;
-  if (name.size() <= kName) return 0;
-  const size_t slash = name.find('/', name.size() - std::min(name.size(), kName + 1));
-  if (slash == name.npos || slash == 0 || slash > kPrefix || slash + 1 == name.size()) {
+  if (name.size() <= kNameBytes) return 0;
+  const size_t slash = name.find('/', name.size() - std::min(name.size(), kNameBytes + 1));
+  if (slash == name.npos || slash == 0 || slash > kPrefixBytes || slash + 1 == name.size()) {
     return std::nullopt;
   }
   return slash + 1;
@@ -95,13 +94,13 @@ void TarWriter::entry(const std::string& name, std::span<const std::byte> data) 
   // A reader without pax gets the beginning of the name.
   const std::string_view text = name;
   const size_t from = begin.value_or(0);
-  header(text.substr(from, kName), from == 0 ? "" : text.substr(0, from - 1), data.size(), '0');
+  header(text.substr(from, kNameBytes), from == 0 ? "" : text.substr(0, from - 1), data.size(), '0');
   append(data);
   pad(data.size());
 }
 
 void TarWriter::header(std::string_view name, std::string_view prefix, uint64_t size, char type) {
-  std::array<char, kBlock> block{};
+  std::array<char, TarEntry::kBlock> block{};
   const auto text = [&](size_t at, std::string_view value) {
     std::copy(value.begin(), value.end(), block.begin() + static_cast<std::ptrdiff_t>(at));
   };
@@ -124,8 +123,8 @@ void TarWriter::header(std::string_view name, std::string_view prefix, uint64_t 
 }
 
 void TarWriter::pad(uint64_t bytes) {
-  constexpr std::array<std::byte, kBlock> kZeroes{};
-  append(std::span(kZeroes).first((kBlock - bytes % kBlock) % kBlock));
+  constexpr std::array<std::byte, TarEntry::kBlock> kZeroes{};
+  append(std::span(kZeroes).first((TarEntry::kBlock - bytes % TarEntry::kBlock) % TarEntry::kBlock));
 }
 
 void TarWriter::append(std::span<const std::byte> bytes) {
@@ -150,7 +149,7 @@ void TarWriter::put(std::span<const std::byte> bytes) {
 
 void TarWriter::close() {
   if (sink_ == nullptr) return;
-  constexpr std::array<std::byte, 2 * kBlock> kEnd{};
+  constexpr std::array<std::byte, 2 * TarEntry::kBlock> kEnd{};
   append(kEnd);
   put(buffer_);
   std::exchange(sink_, nullptr)->commit();

@@ -58,7 +58,7 @@ class SampleWriter {
 };
 
 // (extension, bytes) each.
-void write(SampleWriter& writer, const std::string& key, nb::list fields) {
+void write_sample(SampleWriter& writer, const std::string& key, nb::list fields) {
   std::vector<std::string> names;
   std::vector<Buffer> buffers;
   for (nb::handle field : fields) {
@@ -104,7 +104,7 @@ nb::dict result_of(const TarSurvey& survey) {
   return result;
 }
 
-nb::dict survey(const std::filesystem::path& path, Progress& progress) {
+nb::dict survey_of_tar(const std::filesystem::path& path, Progress& progress) {
   TarSurvey found;
   {
     WithoutGil unlocked;
@@ -119,12 +119,12 @@ void bind_tar(nb::module_& m) {
   nb::class_<SampleWriter>(m, "TarWriter", "Internal: use penstock.TarWriter.")
       .def(nb::init<const std::filesystem::path&, const std::string&>(),
            nb::call_guard<WithoutGil>())
-      .def("write", &write)
+      .def("write", &write_sample)
       .def("close", &SampleWriter::close, nb::call_guard<WithoutGil>())
       .def("discard", &SampleWriter::discard, nb::call_guard<WithoutGil>())
       .def_prop_ro("samples", &SampleWriter::samples)
       .def_prop_ro("bytes_written", &SampleWriter::bytes);
-  m.def("survey_tar", &survey);
+  m.def("survey_tar", &survey_of_tar);
 }
 
 }  // namespace penstock::python
