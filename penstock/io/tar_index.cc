@@ -16,7 +16,6 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-
 // The bytes of an archive, at places that ascend.
 class ArchiveBytes {
  public:
@@ -269,7 +268,9 @@ class Places {
 };
 
 std::string byte_text(uint64_t byte) { return "at byte " + std::to_string(byte) + ": "; }
-std::string entry_text(const TarEntry& entry) { return "'" + escape_invalid_utf8(entry.name) + "'"; }
+std::string entry_text(const TarEntry& entry) {
+  return "'" + escape_invalid_utf8(entry.name) + "'";
+}
 
 }  // namespace
 

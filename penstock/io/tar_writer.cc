@@ -94,7 +94,8 @@ void TarWriter::entry(const std::string& name, std::span<const std::byte> data) 
   // A reader without pax gets the beginning of the name.
   const std::string_view text = name;
   const size_t from = begin.value_or(0);
-  header(text.substr(from, kNameBytes), from == 0 ? "" : text.substr(0, from - 1), data.size(), '0');
+  header(text.substr(from, kNameBytes), from == 0 ? "" : text.substr(0, from - 1), data.size(),
+         '0');
   append(data);
   pad(data.size());
 }
@@ -124,7 +125,8 @@ void TarWriter::header(std::string_view name, std::string_view prefix, uint64_t 
 
 void TarWriter::pad(uint64_t bytes) {
   constexpr std::array<std::byte, TarEntry::kBlock> kZeroes{};
-  append(std::span(kZeroes).first((TarEntry::kBlock - bytes % TarEntry::kBlock) % TarEntry::kBlock));
+  append(
+      std::span(kZeroes).first((TarEntry::kBlock - bytes % TarEntry::kBlock) % TarEntry::kBlock));
 }
 
 void TarWriter::append(std::span<const std::byte> bytes) {
