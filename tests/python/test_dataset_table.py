@@ -48,6 +48,11 @@ def files(tmp_path_factory):
     (folder / "words.txt").write_bytes(b"".join(word + b"\n" for word in WORDS))
     (folder / "table.csv").write_text("n,name\n1,one\n2,\n3,three\n")
     passed(TWELVE.map(half).cache(folder / "halves"))
+    with penstock.TarWriter(folder / "samples.tar") as writer:
+        for n in range(3):
+            writer.write({"__key__": str(n), "txt": b"text", "cls": bytes([n])})
+    np.save(folder / "x.npy", np.arange(6).reshape(3, 2))
+    np.savez(folder / "xy.npz", x=[1, 2], y=[3, 4])
     with h5py.File(folder / "rows.h5", "w") as file:
         more = {"chunks": (2, 2), "compression": "gzip"}
         file.create_dataset("X", data=np.arange(10).reshape(5, 2), **more)
@@ -175,6 +180,19 @@ CHAINS: dict[str, tuple[Any, Any]] = {
             {"image": np.full((3, 32, 32), n).tolist(), "label": 9, "coarse_label": n}
             for n in range(4)
         ],
+    ),
+    "Dataset.tar(files, fields=None)": (
+        lambda at: Dataset.tar(at / "samples.tar"),
+        [{"__key__": str(n), "txt": b"text", "cls": bytes([n])} for n in range(3)],
+    ),
+    "Dataset.npy(path)": (lambda at: Dataset.npy(at / "x.npy"), [[0, 1], [2, 3], [4, 5]]),
+    "npy({name: path})": (
+        lambda at: Dataset.npy({"x": at / "x.npy"}),
+        [{"x": [0, 1]}, {"x": [2, 3]}, {"x": [4, 5]}],
+    ),
+    "Dataset.npz(path)": (
+        lambda at: Dataset.npz(at / "xy.npz"),
+        [{"x": 1, "y": 3}, {"x": 2, "y": 4}],
     ),
     "Dataset.hdf5(file, names)": (
         lambda at: Dataset.hdf5(at / "rows.h5", {"x": "X", "y": "Y"}),

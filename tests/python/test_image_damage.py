@@ -128,8 +128,8 @@ def test_too_many_scans():
 @pytest.mark.parametrize("name", [b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tEXt"])
 def test_a_wrong_checksum_of_any_chunk(name):
     palette = [chunk(b"PLTE", bytes(6)), chunk(b"tEXt", b"Title\0x")]
-    data = png(4, 1, 1, 3, b"\0\x50", *palette)
-    assert one(data, image.decode()).shape == (1, 4, 3)
+    data = png(4, 2, 1, 3, b"\0\x50" * 2, *palette)
+    assert one(data, image.decode()).shape == (2, 4, 3)
     at = data.index(name)
     length = struct.unpack(">I", data[at - 4 : at])[0]
     place = at + 4 + length

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -27,7 +28,8 @@ ChunkedArray squares(Shape shape, Shape chunk) {
   array.chunk = std::move(chunk);
   uint64_t count = 1;
   for (size_t axis = 0; axis < array.chunk.size(); ++axis) {
-    count *= static_cast<uint64_t>((array.shape[axis] + array.chunk[axis] - 1) / array.chunk[axis]);
+    const int64_t length = std::max<int64_t>(array.chunk[axis], 1);
+    count *= static_cast<uint64_t>((array.shape[axis] + length - 1) / length);
   }
   array.chunks.resize(count);
   return array;
