@@ -194,12 +194,7 @@ class Dataset:
     ) -> Dataset: ...
     @staticmethod
     def tar(
-        arg0: Sequence[str | os.PathLike],
-        arg1: Sequence[str],
-        arg2: str,
-        arg3: bool,
-        arg4: str,
-        /,
+        arg0: Sequence[str | os.PathLike], arg1: Sequence[str], arg2: str, arg3: bool, arg4: str, /
     ) -> Dataset: ...
     @staticmethod
     def snapshot(arg: str | os.PathLike, /) -> Dataset: ...
