@@ -265,8 +265,11 @@ std::string TarSample::parse(Bytes record, uint64_t offset) {
     if (entry_.least_bytes() > rest.size()) {
       return "entry " + shown(entry_) + " " + at_byte(offset + at) + "the file ends within it";
     }
-    if (entry_.regular) {
-      const std::string why = add(entry_, rest.subspan(entry_.header_bytes, entry_.size));
+    if (std::optional<TarName> name; entry_.regular && (name = split_tar_name(entry_.name))) {
+      if (count_ == 0) key_ = name->key;
+      if (name->key != key_) break;  // it was appended after the archive was indexed
+      const std::string why =
+          add(std::move(name->extension), rest.subspan(entry_.header_bytes, entry_.size));
       if (!why.empty()) return "entry " + shown(entry_) + " " + at_byte(offset + at) + why;
     }
     at += entry_.bytes();
@@ -274,18 +277,11 @@ std::string TarSample::parse(Bytes record, uint64_t offset) {
   return count_ > 0 ? "" : "the file has changed since it was indexed";
 }
 
-std::string TarSample::add(const TarEntry& entry, Bytes data) {
-  std::optional<TarName> name = split_tar_name(entry.name);
-  if (!name) return {};
-  if (const char* why = fault_of_tar_name(entry.name)) return why;
-  if (count_ == 0) {
-    key_ = name->key;
-  } else if (name->key != key_) {
-    return "the file has changed since it was indexed";
-  }
+std::string TarSample::add(std::string extension, Bytes data) {
+  if (const char* why = fault_of_tar_name(entry_.name)) return why;
   if (count_ == fields_.size()) fields_.emplace_back();
   Field& field = fields_[count_];
-  field.extension = std::move(name->extension);
+  field.extension = std::move(extension);
   field.data = data;
   const auto same = [&](const Field& other) { return other.extension == field.extension; };
   if (field.extension == "__key__" ||

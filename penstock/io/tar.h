@@ -75,7 +75,8 @@ class TarSample {
     std::span<const std::byte> data;
   };
 
-  // Takes a record apart, which begins at `offset` of its archive. Empty: it is sound. Else why it
+  // Takes a record apart, which begins at `offset` of its archive, up to an entry of another key.
+  // Empty: it is sound. Else why it
   // is lost: an entry whose name climbs out of its folder or is not UTF-8, one that is there twice,
   // no entry at all, damage. Views are valid as long as `record`.
   std::string parse(std::span<const std::byte> record, uint64_t offset);
@@ -84,7 +85,7 @@ class TarSample {
   std::span<const Field> fields() const { return std::span(fields_).first(count_); }
 
  private:
-  std::string add(const TarEntry& entry, std::span<const std::byte> data);
+  std::string add(std::string extension, std::span<const std::byte> data);  // of entry_
 
   TarEntry entry_;
   std::string key_;

@@ -41,12 +41,30 @@ def put_idx(path, count):
     path.write_bytes(struct.pack(">4BI", 0, 0, 0x0C, 1, count) + numbers.tobytes())
 
 
+def put_tar(path, count):
+    new = path.with_suffix(".new")
+    with penstock.TarWriter(new) as writer:
+        for i in range(count):
+            writer.write({"__key__": f"{i:05}", "txt": str(i)})
+    path.write_bytes(new.read_bytes())
+    os.remove(new)
+
+
+def put_npy(path, count):
+    new = path.with_suffix(".npy")
+    np.save(new, np.arange(count))
+    path.write_bytes(new.read_bytes())
+    os.remove(new)
+
+
 FORMATS = {
     "lines": (put_lines, Dataset.lines),
     "csv": (put_csv, lambda path: Dataset.csv(path, {"number": np.int64, "text": str})),
     "tfrecord": (put_tfrecord, Dataset.tfrecord),
     "fixed_records": (put_fixed, lambda path: Dataset.fixed_records(path, 4)),
     "idx": (put_idx, Dataset.idx),
+    "tar": (put_tar, Dataset.tar),
+    "npy": (put_npy, Dataset.npy),
 }
 each_format = pytest.mark.parametrize(("put", "read"), FORMATS.values(), ids=FORMATS)
 

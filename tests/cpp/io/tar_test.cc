@@ -376,6 +376,12 @@ TEST(TarTest, checksums_of_signed_bytes_are_taken) {
   EXPECT_EQ(samples_of(block), (Samples{"\xC3\xA4[x=]"}));
 }
 
+TEST(TarTest, what_is_appended_later_is_no_part_of_the_last_sample) {
+  TarBytes tar;
+  tar.add("a.x", "1").add("a.y", "2").add("b.x", "3").end();
+  EXPECT_EQ(sample_of(tar.bytes, 0), "a[x=1 y=2]");
+}
+
 TEST(TarTest, a_large_archive_is_indexed_by_its_headers) {
   MemoryFiles files;
   TarBytes tar;
