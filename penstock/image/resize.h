@@ -17,8 +17,9 @@ struct ResizeSpec {
 
 // Resizes an image whose rows come one after the other: each row is resized horizontally while it
 // is in the cache, and a row of the result is written as soon as its last input row was taken. The
-// results are Pillow's, bit for bit, for images without alpha. (Pillow multiplies colours with
-// alpha before it resizes; here each channel is resized by itself.) One thread.
+// results are those of Pillow up to 12, bit for bit, for images without alpha. (Pillow 13 resizes
+// vertically first where an image becomes much flatter. Pillow multiplies colours with alpha before
+// it resizes; here each channel is resized by itself.) One thread.
 class Resizer : public RowTaker {
  public:
   // The sink outlives the last take(). May throw std::bad_alloc.

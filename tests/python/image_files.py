@@ -40,6 +40,12 @@ def by_pillow(data: bytes, mode: str = "RGB") -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(data)).convert(mode))
 
 
+def resized(pixels: np.ndarray, width: int, height: int, filter: Any) -> np.ndarray:
+    """What Pillow makes of an image, horizontally first; Pillow 13 chooses the order itself."""
+    made = Image.fromarray(pixels).resize((width, pixels.shape[0]), filter)
+    return np.asarray(made.resize((width, height), filter))
+
+
 def mapped(elements: list[Any], *operations: Any, **options: Any) -> list[np.ndarray]:
     """What the operations make of images or of files' bytes."""
     dataset = penstock.Dataset.items([{"image": element} for element in elements])

@@ -21,7 +21,7 @@ from contract import (
     epochs,
     options,
 )
-from image_files import by_pillow, encoded, picture
+from image_files import by_pillow, encoded, picture, resized
 from penstock import Dataset, image
 
 MEAN, STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
@@ -96,7 +96,9 @@ def test_one_pass_gives_what_single_operations_give(folder):
     together = apart = Dataset.image_folder(folder)
     for operation in operations:
         together = together.map(operation)
-        apart = apart.map(operation).enumerate().map(second)
+        apart = apart.map(operation)
+        if "normalize" not in repr(operation):  # only to_chw may follow
+            apart = apart.enumerate().map(second)
     one, other = [list(dataset.build(workers=0)) for dataset in (together, apart)]
     assert len(one) == 36
     # Functions in between have numbers of their own, so random operations draw others.
@@ -105,12 +107,14 @@ def test_one_pass_gives_what_single_operations_give(folder):
     together = apart = Dataset.image_folder(folder)
     for operation in steady:
         together = together.map(operation)
-        apart = apart.map(operation).enumerate().map(second)
+        apart = apart.map(operation)
+        if "normalize" not in repr(operation):  # only to_chw may follow
+            apart = apart.enumerate().map(second)
     assert_same(*(list(dataset.build(workers=0)) for dataset in (together, apart)))
 
 
-def second(pair):
-    return pair[1]
+def second(index, element):
+    return element
 
 
 def test_random_numbers_do_not_depend_on_operations_behind(folder):
@@ -134,7 +138,7 @@ def test_every_part_of_a_chain_agrees_with_pillow(folder):
     for element in chain:
         with open(element["path"], "rb") as file:
             pixels = by_pillow(file.read())
-        made = Image.fromarray(pixels).resize((64, 64), Image.Resampling.LANCZOS)
+        made = Image.fromarray(resized(pixels, 64, 64, Image.Resampling.LANCZOS))
         made = made.crop((4, 8, 60, 56)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         pixels = np.asarray(made.convert("L").convert("RGB"))
         floats = (pixels - np.float32(MEAN)) / np.float32(STD)
