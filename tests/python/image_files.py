@@ -40,10 +40,10 @@ def by_pillow(data: bytes, mode: str = "RGB") -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(data)).convert(mode))
 
 
-def by_pillow_resized(pixels: np.ndarray, width: int, height: int, filter: Any) -> np.ndarray:
-    """Resized by Pillow in two passes, horizontally first: Pillow 13 chooses the order by size."""
-    across = Image.fromarray(pixels).resize((width, pixels.shape[0]), filter)
-    return np.asarray(across.resize((width, height), filter))
+def resized(pixels: np.ndarray, width: int, height: int, filter: Any) -> np.ndarray:
+    """What Pillow makes of an image, horizontally first; Pillow 13 chooses the order itself."""
+    made = Image.fromarray(pixels).resize((width, pixels.shape[0]), filter)
+    return np.asarray(made.resize((width, height), filter))
 
 
 def mapped(elements: list[Any], *operations: Any, **options: Any) -> list[np.ndarray]:

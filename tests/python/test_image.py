@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageOps
 
 import penstock
-from image_files import by_pillow, by_pillow_resized, chunk, encoded, mapped, one, picture, png
+from image_files import by_pillow, chunk, encoded, mapped, one, picture, png, resized
 from penstock import image
 
 FILTERS = {
@@ -63,14 +63,12 @@ def test_jpegs_are_turned_as_their_orientation_says(orientation):
     assert np.array_equal(one(data, image.decode()), turned)
     assert np.array_equal(one(data, image.decode(exif=False)), by_pillow(data))
     # And with operations behind.
-    wanted = Image.fromarray(turned).crop((3, 5, 33, 35)).resize((20, 24), FILTERS["bilinear"])
-    box = one(data, image.decode(), image.center_crop(*turned.shape[:2]), image.resize(24, 20))
-    assert box.shape == (24, 20, 3)
+    small = one(data, image.decode(), image.resize(24, 20))
+    assert np.array_equal(small, resized(turned, 20, 24, FILTERS["bilinear"]))
     cut = turned[2:-3, 1:-4]
     height, width = cut.shape[:2]
     middle = turned[round(5 / 2) :, round(5 / 2) :][:height, :width]
     assert np.array_equal(one(data, image.decode(), image.center_crop(height, width)), middle)
-    assert wanted.size == (20, 24)
 
 
 def test_orientations_that_are_none_are_passed_over():
@@ -176,7 +174,7 @@ def test_resizing_is_pillows_to_the_bit(filter, channels):
         pixels = picture(width, height, seed=width, channels=channels)
         pixels[: height // 2] = random.integers(0, 256, pixels[: height // 2].shape)
         for to_width, to_height in [*sizes, (width, 50), (50, height), (1, 1)]:
-            wanted = by_pillow_resized(pixels, to_width, to_height, FILTERS[filter])
+            wanted = resized(pixels, to_width, to_height, FILTERS[filter])
             got = one(pixels, image.resize(to_height, to_width, filter=filter))
             assert np.array_equal(got, wanted), f"{(width, height)} to {(to_width, to_height)}"
 
@@ -186,7 +184,7 @@ def test_extremes_are_cut_off_as_pillow_does():
     stripes[::2] = stripes[:, ::3] = 255
     for filter in ("bicubic", "lanczos"):
         for size in (13, 40, 97):
-            wanted = np.asarray(Image.fromarray(stripes).resize((size, size), FILTERS[filter]))
+            wanted = resized(stripes, size, size, FILTERS[filter])
             assert np.array_equal(one(stripes, image.resize(size, size, filter=filter)), wanted)
 
 
@@ -205,7 +203,7 @@ def test_without_antialias_the_filter_looks_at_its_neighbours_only():
 
 def test_a_crop_of_a_resized_image_is_made_of_what_it_needs_alone():
     data = encoded(picture(500, 375))
-    whole = np.asarray(Image.fromarray(by_pillow(data)).resize((300, 256), FILTERS["bicubic"]))
+    whole = resized(by_pillow(data), 300, 256, FILTERS["bicubic"])
     got = one(
         data, image.decode(), image.resize(256, 300, filter="bicubic"), image.center_crop(224, 224)
     )
@@ -245,10 +243,7 @@ def test_pad_turns_and_grey():
 def test_any_number_of_channels(channels):
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, channels), np.uint8)
     got = one(pixels, image.resize(11, 13), image.rot90(), image.random_flip(1.0))
-    planes = [
-        np.asarray(Image.fromarray(pixels[..., c]).resize((13, 11), FILTERS["bilinear"]))
-        for c in range(channels)
-    ]
+    planes = [resized(pixels[..., c], 13, 11, FILTERS["bilinear"]) for c in range(channels)]
     assert np.array_equal(got, np.rot90(np.stack(planes, -1))[:, ::-1])
 
 
@@ -314,7 +309,7 @@ def test_random_resized_crops_are_parts_of_the_image():
     slope[..., 0] = np.arange(200)
     slope[..., 1] = np.arange(100)[:, None] * 2
     areas, ratios = [], []
-    got = mapped([slope] * 600, image.random_resized_crop(64, 64, (0.1, 0.2), (0.5, 2.0)))
+    got = mapped([slope] * 600, image.random_resized_crop(64, 64, (0.1, 0.5), (0.5, 2.0)))
     for part in got:
         steps = np.diff(part.astype(float)[8:56, 8:56], axis=1).mean((0, 1))
         width = steps[0] * 64
@@ -323,11 +318,11 @@ def test_random_resized_crops_are_parts_of_the_image():
         ratios.append(width / height)
     areas, ratios = np.array(areas), np.array(ratios)
     assert areas.min() > 0.07
-    assert areas.max() < 0.23
-    assert 0.13 < areas.mean() < 0.17
+    assert areas.max() < 0.56
+    assert 0.27 < areas.mean() < 0.33
     assert ratios.min() > 0.42
     assert ratios.max() < 2.4
-    assert abs(np.log(ratios).mean()) < 0.08
+    assert abs(np.log(ratios).mean()) < 0.2  # tall boxes fit less often
 
 
 def test_a_random_crop_of_a_jpeg_is_the_crop_of_the_whole():

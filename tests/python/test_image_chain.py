@@ -21,7 +21,7 @@ from contract import (
     epochs,
     options,
 )
-from image_files import by_pillow, by_pillow_resized, encoded, picture
+from image_files import by_pillow, encoded, picture, resized
 from penstock import Dataset, image
 
 MEAN, STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
@@ -97,7 +97,7 @@ def test_one_pass_gives_what_single_operations_give(folder):
     for operation in operations:
         together = together.map(operation)
         apart = apart.map(operation)
-        if "normalize" not in repr(operation):  # to_chw() takes floats from normalize() alone
+        if "normalize" not in repr(operation):  # only to_chw may follow
             apart = apart.enumerate().map(second)
     one, other = [list(dataset.build(workers=0)) for dataset in (together, apart)]
     assert len(one) == 36
@@ -108,12 +108,12 @@ def test_one_pass_gives_what_single_operations_give(folder):
     for operation in steady:
         together = together.map(operation)
         apart = apart.map(operation)
-        if "normalize" not in repr(operation):  # to_chw() takes floats from normalize() alone
+        if "normalize" not in repr(operation):  # only to_chw may follow
             apart = apart.enumerate().map(second)
     assert_same(*(list(dataset.build(workers=0)) for dataset in (together, apart)))
 
 
-def second(_, element):
+def second(index, element):
     return element
 
 
@@ -138,8 +138,8 @@ def test_every_part_of_a_chain_agrees_with_pillow(folder):
     for element in chain:
         with open(element["path"], "rb") as file:
             pixels = by_pillow(file.read())
-        made = by_pillow_resized(pixels, 64, 64, Image.Resampling.LANCZOS)
-        made = Image.fromarray(made).crop((4, 8, 60, 56)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        made = Image.fromarray(resized(pixels, 64, 64, Image.Resampling.LANCZOS))
+        made = made.crop((4, 8, 60, 56)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         pixels = np.asarray(made.convert("L").convert("RGB"))
         floats = (pixels - np.float32(MEAN)) / np.float32(STD)
         assert np.array_equal(element["image"], np.moveaxis(floats, -1, 0))
