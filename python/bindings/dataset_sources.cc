@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrow.h"
 #include "dataset.h"
 #include "elements.h"
 #include "module.h"
@@ -121,6 +122,7 @@ Dataset csv(const FilePaths& paths, nb::list columns, std::vector<std::string> n
 }  // namespace
 
 void bind_sources(nb::class_<Dataset>& dataset) {
+  bind_arrow_source(dataset);
   dataset.def_static("range", nb::overload_cast<int64_t, int64_t, int64_t>(&Dataset::range))
       .def_static("arrays", &arrays)
       .def_static("items",
