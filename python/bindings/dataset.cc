@@ -12,6 +12,7 @@
 #include <future>
 #include <thread>
 
+#include "arrow.h"
 #include "dataset.h"
 #include "dataset_sources.h"
 #include "elements.h"
@@ -283,6 +284,7 @@ void bind_dataset(nb::module_& m) {
   bind_operations(m);
   bind_plan(m);
   bind_columns(m);
+  bind_arrow(m);
   nb::class_<Dataset> dataset(m, "Dataset", "Internal: use penstock.Dataset.");
   bind_sources(dataset);
   bind_transformations(dataset);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrow.h"
 #include "dataset.h"
 #include "elements.h"
 #include "module.h"
@@ -199,6 +200,7 @@ Dataset file_rows(const std::filesystem::path& path, std::string name, const std
 }  // namespace
 
 void bind_sources(nb::class_<Dataset>& dataset) {
+  bind_arrow_source(dataset);
   dataset.def_static("range", nb::overload_cast<int64_t, int64_t, int64_t>(&Dataset::range))
       .def_static("arrays", &arrays)
       .def_static("items",

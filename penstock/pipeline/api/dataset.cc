@@ -2,6 +2,7 @@
 
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan/plan.h"
+#include "penstock/pipeline/sources/arrow_leaf.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
@@ -62,6 +63,26 @@ Dataset Dataset::image_folder(const std::string& root, const ImageFolderOptions&
   return Dataset(nodes::image_folder(root, options));
 }
 Dataset Dataset::snapshot(const std::string& path) { return Dataset(nodes::snapshot(path)); }
+namespace {
+
+// Types are checked before the data is read.
+void refuse_types(const ArrowField& schema) {
+  SpecRef spec;
+  arrow_leaves(schema, spec);
+}
+
+}  // namespace
+
+Dataset Dataset::arrow(ArrowArrayStream* stream, const ArrowOptions& options) {
+  auto table = import_arrow(stream, options.columns, &refuse_types);
+  return Dataset(nodes::arrow(std::make_shared<const ArrowTable>(std::move(table)), options));
+}
+
+Dataset Dataset::arrow(ArrowSchema* schema, ArrowArray* array, const ArrowOptions& options) {
+  auto table = import_arrow(schema, array, options.columns, &refuse_types);
+  return Dataset(nodes::arrow(std::make_shared<const ArrowTable>(std::move(table)), options));
+}
+
 Dataset Dataset::arrays(Example columns) { return Dataset(nodes::arrays(std::move(columns))); }
 Dataset Dataset::generator(std::function<Pull(uint64_t epoch)> begin, std::string name) {
   return Dataset(nodes::generator(std::move(name), std::move(begin)));

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/io/arrow_abi.h"
 #include "penstock/io/chunked_array.h"
 #include "penstock/io/glob.h"
 #include "penstock/pipeline/api/loader.h"
@@ -75,6 +76,10 @@ class Dataset {
   static Dataset snapshot(const std::string& path);
   // The rows of arrays of equal length. The arrays are neither copied nor written to.
   static Dataset arrays(Example columns);
+  // The rows of Arrow data, which is taken over and not copied: of a stream, which is read to its
+  // end here, or of one array. See nodes::arrow. Errors: also as of import_arrow.
+  static Dataset arrow(ArrowArrayStream* stream, const ArrowOptions& options = {});
+  static Dataset arrow(ArrowSchema* schema, ArrowArray* array, const ArrowOptions& options = {});
   // The elements of a generator. begin(epoch) returns a Pull; each call of it returns an element,
   // or nothing at the end. See nodes::generator. A stream.
   static Dataset generator(std::function<Pull(uint64_t epoch)> begin,

@@ -95,6 +95,16 @@ struct ImageFolderOptions {
   bool follow_links = false;  // to folders; links to files always are
 };
 
+struct ArrowOptions {
+  // Columns to read, in this order; "a/b" is the field b of the struct a. Empty: all.
+  std::vector<std::string> columns = {};
+  // Replacements of nulls by leaf ("a/b" in a struct), in the dtype and shape of the leaf. Strings
+  // and bytes: uint8 of shape {bytes}. Lists of varying length: one item; null lists become empty.
+  Example fills = {};
+  // int64 row numbers, of shape {elements}: element i is that row. Not defined: all rows in order.
+  Tensor rows = {};
+};
+
 struct ShuffleOptions {
   uint64_t seed = 0;
   bool reshuffle = true;  // false: the same order in every epoch

@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "penstock/io/arrow.h"
 #include "penstock/io/chunked_array.h"
 #include "penstock/io/glob.h"
 #include "penstock/pipeline/plan/dataset_options.h"
@@ -29,6 +31,16 @@ Node::Ref range(int64_t begin, int64_t end, int64_t step);
 // Errors: no arrays, an array without axes, lengths that differ.
 Node::Ref arrays(Example columns, std::string nest = {}, std::vector<bool> reversed = {},
                  std::string form = {});
+// The rows of Arrow data: a dict of its columns, or single values if the data is one column. The
+// table's memory is neither copied nor written to, and must not change. Numbers, fixed-size lists
+// and tensors are arrays, lists ragged arrays, strings text, binary bytes; dictionaries are
+// decoded, structs are nested dicts; dates, times and durations are int64 in the column's unit.
+// options.columns was applied by import_arrow and is not used.
+//
+// A row fails with kInvalidArgument if it has a null without a fill, and with kDataLoss if an
+// offset or index is out of range or text is not UTF-8. Errors: a column of another type; a fill
+// for no leaf, or of another dtype or shape; a row number that is no row.
+Node::Ref arrow(std::shared_ptr<const ArrowTable> table, const ArrowOptions& options = {});
 // Elements that are already in memory. Only arrays with gaps between their values are copied. No
 // array is written to, and none may change while they are in use. `spec`: the elements' spec,
 // needed where names, dtypes and shapes do not say enough: for strings (uint8 arrays) and for the

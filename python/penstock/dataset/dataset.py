@@ -10,6 +10,7 @@ from ..base.conventions import Closing
 from ..base.element_spec import leaf_spec, spec_of_value, with_open_rows, with_rows
 from ..base.nests import leaves_of
 from ..errors import InvalidArgument
+from .arrow import ArrowSources
 from .chain import Chain
 from .file_sources import FileSources
 from .interleave import Interleave
@@ -34,7 +35,7 @@ _SAME_ELEMENTS = (
 )
 
 
-class Dataset(Sources, FileSources, Transformations, Closing):
+class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
     """A pipeline: a source and a chain of transformations.
 
     A class method (`range`, ...) makes the source, and the methods of the result add stages. A
