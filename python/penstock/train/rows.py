@@ -16,7 +16,8 @@ from ..errors import InvalidArgument
 # Stages whose elements are single samples, if their inputs are; Python functions included. Elements
 # of generators, objects, items and snapshots may be batches.
 _OF_SAMPLES = {
-    "arrays", "arrow", "range", "cifar10", "cifar100", "csv", "fixed_records", "idx", "lines", "tfrecord",
+    "arrays", "arrow", "range", "cifar10", "cifar100", "csv", "file_rows", "files", "fixed_records",
+    "hdf5", "idx", "image_folder", "lines", "tar", "tfrecord",
     "map_op", "map_python", "scan_python", "filter_op", "filter_python", "take_while_op",
     "take_while_python", "unique", "unique_op", "unique_python", "shuffle", "shuffle_blocks",
     "shuffle_buffer", "take", "skip", "shard", "repeat", "concatenate", "zip", "enumerate",
