@@ -25,8 +25,7 @@ struct Batch {
   std::array<int, kBatch> label;
 };
 
-// Adds the gradient of the mean cross-entropy to `gradients`; returns the number of correct
-// predictions.
+// Adds the gradient of the mean cross-entropy to `gradients`; returns the correct predictions.
 int compute(const pt::Parameters& parameters, const Batch& batch, const pt::Slab& gradients) {
   auto w = parameters.at("w").as_span<float>(), b = parameters.at("b").as_span<float>();
   auto dw = gradients.at("w").as_span<float>(), db = gradients.at("b").as_span<float>();

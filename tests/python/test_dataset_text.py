@@ -62,7 +62,10 @@ def no_hang_is_for_ever():
 )
 def test_a_function_is_not_called_with_text_that_is_none(mode, chain, kept):
     dataset = chain(forged())
-    with dataset.build(**options(mode)) as feed, pytest.raises(penstock.DataLoss, match="no UTF-8"):
+    with (
+        dataset.build(**options(mode)) as feed,
+        pytest.raises(penstock.DataLoss, match="not UTF-8"),
+    ):
         list(feed)
     with dataset.build(**options(mode), on_error="skip") as feed:
         assert list(feed) == kept

@@ -116,7 +116,9 @@ def test_tensors_of_the_cpu_become_arrays():
     )
     np.testing.assert_array_equal(batch["x"][0], np.arange(6, dtype=np.float32).reshape(2, 3).T)
     assert batch["y"].shape == (1,)
-    with pytest.raises(penstock.InvalidArgument, match=r"'x' is a tensor .* use \.detach"):
+    with pytest.raises(
+        penstock.InvalidArgument, match=r"'x' is not a plain CPU tensor: use \.detach"
+    ):
         batch_of([{"x": torch.ones(2, requires_grad=True)}])
     with pytest.raises(penstock.InvalidArgument, match="float8"):
         batch_of([torch.ones(2).to(torch.float8_e5m2)])

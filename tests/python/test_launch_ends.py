@@ -38,7 +38,7 @@ def test_the_end_is_described():
     assert child.describe_exit(-11) == "killed by SIGSEGV"
     assert child.describe_exit(-9).startswith("killed by SIGKILL (")
     assert child.describe_exit(-50) == "killed by signal 50"
-    assert "nobody knows" in child.describe_exit(child.UNKNOWN_STATUS)
+    assert "unknown status" in child.describe_exit(child.UNKNOWN_STATUS)
 
 
 @each_method

@@ -201,7 +201,7 @@ def test_a_running_generator_is_consumed_once(mode):
         assert [index for _, index in feed] == [2, 3, 4]
         with pytest.raises(penstock.InvalidArgument, match="once"):
             list(feed)
-        with pytest.raises(penstock.InvalidArgument, match="generator that runs already"):
+        with pytest.raises(penstock.InvalidArgument, match="cannot be restarted"):
             feed.restore(state)
 
 

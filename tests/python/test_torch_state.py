@@ -302,7 +302,7 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing():
         for wrong in (None, {}, feed.state(), {**whole, "loader": None}, {"version": 1}):
             with pytest.raises(penstock.InvalidArgument, match="no state of a DataLoader"):
                 loader.restore(wrong)
-        with pytest.raises(penstock.InvalidArgument, match="no state of a Loader"):
+        with pytest.raises(penstock.InvalidArgument, match="not a state of a Loader"):
             feed.restore(whole)
         assert len(list(batches)) == 7
 

@@ -117,7 +117,7 @@ def test_a_state_leads_back():
     [
         ({}, "no blocks"),
         ([("w", (1,))], "give a dict"),
-        ({1: (2,)}, "1 is no name"),
+        ({1: (2,)}, "1 is not a valid block name"),
         ({"": (2,)}, "no name"),
         ({"\ud800": (2,)}, "is no name; give a str of UTF-8"),
         ({"w": (1 << 70,)}, "give a shape"),
