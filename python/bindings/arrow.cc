@@ -196,9 +196,12 @@ void bind_arrow(nb::module_& m) {
       .def("parts", &parts_of)
       .def("memory", [](nb::object table, uintptr_t address,
                         npy_intp bytes) { return memory_of(std::move(table), address, bytes); })
-      .def("__reduce__", [](nb::object table) {
-        return nb::module_::import_("penstock.dataset.arrow_memory").attr("reduce")(table);
-      });
+      .def(
+          "__reduce__",
+          [](nb::object table) {
+            return nb::module_::import_("penstock.dataset.arrow_memory").attr("reduce")(table);
+          },
+          nb::sig("def __reduce__(self) -> tuple"));
 }
 
 void bind_arrow_source(nb::class_<Dataset>& dataset) {

@@ -8,6 +8,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow
 import pytest
 
 import penstock
@@ -193,6 +194,10 @@ CHAINS: dict[str, tuple[Any, Any]] = {
     "Dataset.npz(path)": (
         lambda at: Dataset.npz(at / "xy.npz"),
         [{"x": 1, "y": 3}, {"x": 2, "y": 4}],
+    ),
+    "Dataset.arrow(table)": (
+        Dataset.arrow(pyarrow.table({"n": [1, 2], "text": ["one", "two"]})),
+        [{"n": 1, "text": "one"}, {"n": 2, "text": "two"}],
     ),
     "Dataset.hdf5(file, names)": (
         lambda at: Dataset.hdf5(at / "rows.h5", {"x": "X", "y": "Y"}),

@@ -82,7 +82,8 @@ def _imported(data: Any, names: list[str]) -> Any:
     if hasattr(data, "__arrow_c_stream__"):
         return _engine.ArrowTable.from_stream(data.__arrow_c_stream__(), names)
     if hasattr(data, "__arrow_c_array__"):
-        return _engine.ArrowTable.from_array(*data.__arrow_c_array__(), names)
+        schema, array = data.__arrow_c_array__()
+        return _engine.ArrowTable.from_array(schema, array, names)
     hint = "give a table, such as pyarrow.table({...})"
     if hasattr(data, "to_table"):
         hint = "give its to_table()"
