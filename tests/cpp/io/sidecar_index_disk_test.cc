@@ -56,7 +56,8 @@ class KilledAt : public FileSystem {
 
 class SidecarIndexDisk : public ::testing::Test {
  protected:
-  SidecarIndexDisk() : folder(fs::path(::testing::TempDir()) / ("kept-" + std::to_string(getpid()))) {
+  SidecarIndexDisk()
+      : folder(fs::path(::testing::TempDir()) / ("kept-" + std::to_string(getpid()))) {
     fs::create_directory(folder);
     TFRecordWriter writer(*posix_files(), path);
     const std::vector<std::byte> payload(500);

@@ -121,12 +121,10 @@ inline void check_stream(const Node::Ref& node, size_t limit = 400, uint64_t see
     if (i % 8 == 0) {
       direct.reader().load(0, state);
       const size_t left = std::min<size_t>(whole.size() - i, 3);
-      expect_equal(direct.rest(2, left), std::span(whole).subspan(i, left),
-                   title + ", not JSON");
+      expect_equal(direct.rest(2, left), std::span(whole).subspan(i, left), title + ", not JSON");
       // With more memory than the state was saved with, and with less.
       direct.reader().load(0, little.reader().save());
-      expect_equal(direct.rest(3, left), std::span(whole).subspan(i, left),
-                   title + ", with more");
+      expect_equal(direct.rest(3, left), std::span(whole).subspan(i, left), title + ", with more");
       little.reader().load(0, state);
     }
     if (i < whole.size()) {
