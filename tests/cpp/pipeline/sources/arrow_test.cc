@@ -133,18 +133,18 @@ TEST_F(ArrowSource, batches_of_any_order_over_several_chunks) {
 }
 
 TEST_F(ArrowSource, rows_may_be_chosen_and_nulls_filled) {
-  ArrowColumnData column = numbers_column<int32_t>("i", "x", {1, 2, 3});
+  ArrowColumnData column = numbers_column<int64_t>("l", "x", {1, 2, 3});
   column.buffers[0] = "\x05";
   column.nulls = 1;
   const auto data = table({struct_of({column})});
   ArrowOptions options;
   options.rows = testing::tensor<int64_t>({4}, {2, 1, 1, 0});
-  options.fills = {{"x", testing::tensor<int32_t>({}, {-7})}};
+  options.fills = {{"x", testing::tensor<int64_t>({}, {-7})}};
   Reading reading(nodes::arrow(data, options));
   EXPECT_EQ(testing::numbers(reading.epoch(), "x"), (std::vector<int64_t>{3, -7, -7, 1}));
-  options.fills = {{"x", testing::tensor<int64_t>({}, {-7})}};
+  options.fills = {{"x", testing::tensor<int32_t>({}, {-7})}};
   EXPECT_THROW(nodes::arrow(data, options), Error);
-  options.fills = {{"y", testing::tensor<int32_t>({}, {-7})}};
+  options.fills = {{"y", testing::tensor<int64_t>({}, {-7})}};
   EXPECT_THROW(nodes::arrow(data, options), Error);
   options.fills = {};
   options.rows = testing::tensor<int64_t>({1}, {3});
