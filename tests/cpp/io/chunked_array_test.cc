@@ -29,7 +29,8 @@ ChunkedArray squares(Shape shape, Shape chunk) {
   uint64_t count = 1;
   for (size_t axis = 0; axis < array.chunk.size(); ++axis) {
     const int64_t length = std::max<int64_t>(array.chunk[axis], 1);
-    count *= static_cast<uint64_t>((array.shape[axis] + length - 1) / length);
+    const int64_t whole = std::max<int64_t>(array.shape[axis], 0);
+    count *= static_cast<uint64_t>((whole + length - 1) / length);
   }
   array.chunks.resize(count);
   return array;
