@@ -326,13 +326,13 @@ def test_a_hugging_face_data_set_keeps_its_selection():
 
 
 def test_a_real_hugging_face_data_set():
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets: by hand")
     made = datasets.Dataset.from_dict({"x": list(range(10)), "s": [str(i) for i in range(10)]})
     got = list(Dataset.arrow(made.select([3, 1, 8])))
     assert [(int(e["x"]), e["s"]) for e in got] == [(3, "3"), (1, "1"), (8, "8")]
 
 
-def test_polars_and_pandas():
+def test_polars():
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"x": [1, 2], "s": ["a", "a longer string than twelve"]})
     got = list(Dataset.arrow(frame))
