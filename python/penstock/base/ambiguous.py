@@ -28,8 +28,9 @@ def refuse_misread(source: Any, operation: str) -> None:
     kind = type(source)
     if kind.__module__.partition(".")[0] in _TABLES:
         raise InvalidArgument(
-            f"a table ({kind.__module__.partition('.')[0]}.{kind.__name__}) is fed as its columns: "
-            "give a dict of arrays, such as {name: table[name].to_numpy() for name in (...)}",
+            f"a table ({kind.__module__.partition('.')[0]}.{kind.__name__}) is fed by "
+            "penstock.Dataset.arrow(table), or as its columns: give a dict of arrays, such as "
+            "{name: table[name].to_numpy() for name in (...)}",
             operation,
         )
 
