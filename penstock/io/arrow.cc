@@ -524,7 +524,7 @@ void check_arrow(const ArrowField& field, ArrowColumn& column, const std::string
                                   " and an offset of " + std::to_string(column.offset));
   }
   const ArrowType type = arrow_type(field.format);
-  if (type.kind == ArrowKind::kRefused) return;  // nobody reads it
+  if (type.kind == ArrowKind::kRefused) return;  // its values are not read
   for (size_t i = 0; i < field.children.size(); ++i) {
     const std::string& child = field.children[i].name;
     const bool part = type.kind == ArrowKind::kStruct;

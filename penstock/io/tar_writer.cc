@@ -41,13 +41,10 @@ std::optional<size_t> split(std::string_view name) {
 }  // namespace
 
 TarWriter::TarWriter(FileSystem& files, const std::string& path, Compression compression)
-    : sink_(files.create(path)) {
-  if (compression != Compression::kNone) sink_ = compress_to(std::move(sink_), compression);
-  buffer_.reserve(kBuffer);
-}
+    : sink_(files, path, compression) {}
 
 void TarWriter::write(std::string_view key, std::span<const Field> fields) {
-  if (sink_ == nullptr) throw Error(Code::kClosed, "tar", "the file was closed");
+  if (sink_.closed()) throw Error(Code::kClosed, "tar", "the file was closed");
   check(key, fields);
   for (const Field& field : fields) {
     entry(std::string(key) + "." + std::string(field.extension), field.data);
@@ -131,30 +128,14 @@ void TarWriter::pad(uint64_t bytes) {
 
 void TarWriter::append(std::span<const std::byte> bytes) {
   bytes_ += bytes.size();
-  if (buffer_.size() + bytes.size() > kBuffer) put(buffer_);
-  if (bytes.size() > kBuffer) {
-    put(bytes);
-  } else {
-    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
-  }
-}
-
-void TarWriter::put(std::span<const std::byte> bytes) {
-  try {
-    sink_->write(bytes);
-  } catch (...) {
-    sink_.reset();  // an unknown part was written: discard the file
-    throw;
-  }
-  if (bytes.data() == buffer_.data()) buffer_.clear();
+  sink_.append(bytes);
 }
 
 void TarWriter::close() {
-  if (sink_ == nullptr) return;
+  if (sink_.closed()) return;
   constexpr std::array<std::byte, 2 * TarEntry::kBlock> kEnd{};
   append(kEnd);
-  put(buffer_);
-  std::exchange(sink_, nullptr)->commit();
+  sink_.close();
 }
 
 }  // namespace penstock

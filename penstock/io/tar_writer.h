@@ -2,12 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "penstock/io/buffered_sink.h"
 #include "penstock/io/compression.h"
 #include "penstock/io/file.h"
 
@@ -43,17 +42,13 @@ class TarWriter {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  static constexpr size_t kBuffer = 256 << 10;
-
   void check(std::string_view key, std::span<const Field> fields) const;
   void entry(const std::string& name, std::span<const std::byte> data);
   void header(std::string_view name, std::string_view prefix, uint64_t size, char type);
   void append(std::span<const std::byte> bytes);
   void pad(uint64_t bytes);
-  void put(std::span<const std::byte> bytes);
 
-  std::unique_ptr<Sink> sink_;  // nullptr: closed
-  std::vector<std::byte> buffer_;
+  BufferedSink sink_;
   std::string last_key_;
   uint64_t samples_ = 0, bytes_ = 0;
 };

@@ -2,11 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
+#include "penstock/io/buffered_sink.h"
 #include "penstock/io/compression.h"
 #include "penstock/io/file.h"
 
@@ -31,13 +30,7 @@ class TFRecordWriter {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  static constexpr size_t kBuffer = 256 << 10;
-
-  void append(std::span<const std::byte> bytes);
-  void put(std::span<const std::byte> bytes);
-
-  std::unique_ptr<Sink> sink_;  // nullptr: closed
-  std::vector<std::byte> buffer_;
+  BufferedSink sink_;
   uint64_t records_ = 0, bytes_ = 0;
 };
 

@@ -120,7 +120,7 @@ class WholeFiles : public Indexed {
 };
 
 // Files that are listed when the source is built for the first time; every further build has the
-// same. A build that is told what another one found lists none.
+// same. A build that gets the files of another build lists none.
 class WholeFileSource {
  public:
   using Find = std::function<ListingRef(Builder& builder)>;

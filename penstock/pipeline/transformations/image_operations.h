@@ -15,7 +15,7 @@
 // get the same.
 //
 // Operations that follow each other in a chain and have the same fields are one pass over each
-// image: decoding is told of the crop behind it, and only the result is written.
+// image: decoding knows the crop that follows, and only the result is written.
 //
 // Errors are kInvalidArgument, for arguments that cannot be; and when the chain is built, for
 // elements that they cannot be applied to, as far as these are known then. An image that is too
