@@ -242,7 +242,8 @@ class TarSource : public FileSource {
                   "field '" + escape_invalid_utf8(name) + "' " + why);
     };
     if (!is_utf8(std::as_bytes(std::span(name)))) refuse("is not UTF-8");
-    const auto parts = split_tar_name("key." + name);
+    const std::string whole = "key." + name;  // split_tar_name() gives views of it
+    const auto parts = split_tar_name(whole);
     if (!parts || parts->key != "key") refuse("is no extension: give 'jpg', without a dot");
     if (parts->extension != name) refuse("is not in lower case, as all extensions come");
   }
