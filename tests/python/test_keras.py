@@ -1,6 +1,6 @@
-"""penstock.keras, and Keras models in train.Loop, with every backend of Keras that is installed.
+"""penstock.keras, and Keras models in training, with every backend of Keras that is installed.
 
-The checks are in keras_child and keras_loop_child.
+The checks are in keras_child, keras_loop_child and keras_recurrent_child.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import pytest
 from keras_checks import BACKENDS, MOST_S, missing, names_in, run
 
 CHILDREN = {
-    name: Path(__file__).with_name(name) for name in ("keras_child.py", "keras_loop_child.py")
+    name: Path(__file__).with_name(name)
+    for name in ("keras_child.py", "keras_loop_child.py", "keras_recurrent_child.py")
 }
 CHECKS = [(name, check) for name, path in CHILDREN.items() for check in ["start", *names_in(path)]]
 

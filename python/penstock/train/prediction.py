@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.nests import leaves_of, mapped
+from ..base.nests import mapped
 from ..errors import InvalidArgument
+from .recurrent import KerasMetrics, finished_sequences, metrics_of
 from .rows import (
+    Inputs,
     array_of,
     batches_of,
     check_batched,
@@ -18,12 +20,10 @@ from .rows import (
     joined,
     kept,
     rows_of,
+    split,
 )
-from .sequences import Stateful
 
 __all__ = ["Predictions", "evaluate", "predict"]
-
-Inputs = str | int | Sequence[str] | Callable[[Any], Any] | None
 
 
 class Predictions(NamedTuple):
@@ -60,7 +60,13 @@ def predict(
     model : callable
         ``model(x)``, with x the part of a batch that `inputs` selects; returns an array (of NumPy,
         torch, JAX or TensorFlow), or a nest of arrays, with a row for each row of x. Called in the
-        caller's thread. With `stateful`: ``model(x, reset)``, see `Stateful`.
+        caller's thread. With `stateful`, one of
+
+        - a Keras model with stateful recurrent layers, as it is;
+        - a torch module ``model(x, state) -> (outputs, state)``, such as an LSTM, that begins with
+          ``state=None``; x and outputs are (lanes, window, ...), except for a module of torch's
+          without `batch_first`; the state's tensors are (layers, lanes, units) or (lanes, ...);
+        - a function ``model(x, reset)`` that keeps its state itself, see `Stateful`.
     feed : Dataset, Loader or iterable
         Batches, with fields matched by name; with `stateful`, single sequences. With `batch_size`,
         a `Dataset` of arrays or files without a batching stage gives samples, and is batched here;
@@ -75,15 +81,17 @@ def predict(
         a function.
     batch_size : int, optional
         Rows of a batch, for any size of the feed's batches; the last batch may have fewer. None:
-        the feed's batches. With `stateful`: the number of lanes (default 32).
+        the feed's batches. With `stateful`: the number of lanes (default: that of the Keras model,
+        or 32).
     pad : bool
         Pad the last batch to `batch_size` with copies of its last row, for models of a fixed size.
         Their outputs are dropped.
     stateful : bool
-        For recurrent models that keep their state from call to call: row i of a batch continues
-        where row i of the last batch ended. The model resets the state of the rows in `reset`.
+        For recurrent models: row i of a batch continues where row i of the last batch ended, and
+        its state is reset where a sequence begins. Outputs are those of running each sequence
+        whole. A Keras model's own state is afterwards what it was before.
     window : int
-        With `stateful`: the steps of a batch.
+        With `stateful`: the steps of a batch; default: that of the Keras model.
 
     Raises
     ------
@@ -91,7 +99,8 @@ def predict(
         The feed gave nothing; its batches, or the model's outputs, differ in names or, with
         `batch_size`, in dtypes (otherwise dtypes are promoted as by NumPy); the model returned
         another number of rows than it got; `inputs` names a missing part; `pad` without
-        `batch_size`.
+        `batch_size`. With `stateful`: no `window`; a Keras model without a stateful layer, or built
+        for another size; a bidirectional model; outputs that are not one for each step.
 
     Examples
     --------
@@ -99,7 +108,13 @@ def predict(
     >>> dict(zip(extras["id"], outputs.argmax(axis=1)))
     """
     if stateful:
-        return _predict_stateful(model, feed, inputs, batch_size or 32, window)
+        found = sorted(
+            finished_sequences(model, feed, inputs, batch_size, window), key=lambda one: one[0]
+        )
+        if not found:
+            raise InvalidArgument("the feed gave no sequence", "predict")
+        rests = [rest for _, _, rest in found]
+        return Predictions([made for _, made, _ in found], rests if rests[0] is not None else None)
     size = _size_of(batch_size, pad)
     outputs, extras = [], []
     for batch in batches_of(feed, size):
@@ -121,85 +136,116 @@ def predict(
 
 
 def evaluate(
-    step: Callable[[Any], dict[str, Any]],
+    step: Callable[..., Any],
     feed: Iterable[Any],
     *,
     batch_size: int | None = None,
     pad: bool = False,
+    stateful: bool = False,
+    window: int | None = None,
+    inputs: Inputs = None,
+    metrics: Callable[[Any, Any], dict[str, Any]] | None = None,
 ) -> dict[str, float]:
-    """Average the metrics of a step over all rows of one pass of a feed.
+    """Average metrics over all rows of one pass of a feed.
 
     Parameters
     ----------
     step : callable
         ``step(batch)`` returns a dict of metrics: an array with a value for each row, or a number,
-        the mean over the batch. Called in the caller's thread.
+        the mean over the batch. Called in the caller's thread. With `stateful`: a recurrent model,
+        as for `predict`.
     feed, batch_size, pad
         As for `predict`; with `pad` metrics must be arrays, since a mean would include copies.
+    stateful, window, inputs
+        With `stateful`, as for `predict`.
+    metrics : callable, optional
+        With `stateful`: ``metrics(outputs, rest)`` is called for each whole sequence, and returns a
+        dict like that of `step`, with a step of the sequence for a row. None: the loss and the
+        metrics that the Keras model was compiled with, for which a step is a sample; `rest` is then
+        the targets, or (targets, sample weights), with a row for each step.
 
     Returns
     -------
     dict of float
         The mean of each metric over all rows (float64), independent of the batching, and "rows",
-        the number of rows.
+        the number of rows. With `stateful`, steps are the rows.
 
     Raises
     ------
     InvalidArgument
         The feed gave nothing; a metric's number of values is not the batch's number of rows;
-        batches have different metrics; a metric is called "rows".
+        batches have different metrics; a metric is called "rows"; with `stateful` also as for
+        `predict`, or no `metrics` for a model that is no compiled Keras model.
     """
+    if stateful:
+        return _evaluate_recurrent(step, feed, batch_size, window, inputs, metrics)
+    if window is not None or inputs is not None or metrics is not None:
+        text = "window=, inputs= and metrics= are for stateful=True; step gets the whole batch"
+        raise InvalidArgument(text, "evaluate")
     size = _size_of(batch_size, pad)
-    values: dict[str, list[Any]] = {}
-    counts: list[int] = []
+    means = _Means()
     for batch in batches_of(feed, size):
         check_batched(batch)
         rows = count_of(batch, "a batch")
         if rows == 0:
             continue
         padded = pad and size is not None and rows < size
-        metrics = step(filled_up(batch, rows, size) if padded and size else batch)
-        if counts and set(metrics) != set(values):
-            text = f"metrics {sorted(metrics)} after {sorted(values)}; they must be the same"
+        made = step(filled_up(batch, rows, size) if padded and size else batch)
+        means.add(made, rows, size if padded and size else rows, only_arrays=pad)
+    return means.result("batch")
+
+
+def _evaluate_recurrent(
+    model: Any,
+    feed: Iterable[Any],
+    lanes: int | None,
+    window: int | None,
+    inputs: Inputs,
+    metrics: Callable[[Any, Any], dict[str, Any]] | None,
+) -> dict[str, float]:
+    given = metrics_of(model) if metrics is None else metrics
+    means = _Means()
+    found = []
+    for number, outputs, rest in finished_sequences(model, feed, inputs, lanes, window):
+        found.append((number, given(outputs, rest), count_of(outputs, "the model's output")))
+    for _, made, steps in sorted(found, key=lambda one: one[0]):
+        means.add(made, steps, steps)
+    compiled = given.results() if isinstance(given, KerasMetrics) else {}
+    return means.result("sequence") | compiled
+
+
+class _Means:
+    """The means of metrics over the rows of all batches."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[Any]] = {}
+        self._counts: list[int] = []
+
+    def add(
+        self, metrics: dict[str, Any], rows: int, given: int, *, only_arrays: bool = False
+    ) -> None:
+        """Add the metrics of a batch: of its first `rows` rows of the `given` ones."""
+        if self._counts and set(metrics) != set(self._values):
+            text = f"metrics {sorted(metrics)} after {sorted(self._values)}; they must be the same"
             raise InvalidArgument(text, "evaluate")
         if "rows" in metrics:
             text = 'a metric is called "rows", the name of the number of rows; give it another name'
             raise InvalidArgument(text, "evaluate")
         for name, value in metrics.items():
-            given = array_of(value).astype(np.float64)
-            if given.ndim == 0 and pad:
+            values = array_of(value).astype(np.float64)
+            if values.ndim == 0 and only_arrays:
                 text = f"metric {name!r} is a mean; with pad=True give a value for each row"
                 raise InvalidArgument(text, "evaluate")
-            if given.ndim:
-                given = _of_rows(given, rows, size if padded else rows)
-            values.setdefault(name, []).append(given)
-        counts.append(rows)
-    if not counts:
-        raise InvalidArgument("the feed gave no batch", "evaluate")
-    return {name: _mean(given, counts) for name, given in values.items()} | {"rows": sum(counts)}
+            if values.ndim:
+                values = _of_rows(values, rows, given)
+            self._values.setdefault(name, []).append(values)
+        self._counts.append(rows)
 
-
-def split(batch: Any, inputs: Inputs) -> tuple[Any, Any]:
-    """Return the model's part of a batch (or of an element), and the rest or None."""
-    if callable(inputs):
-        return inputs(batch), None
-    if inputs is None:
-        if isinstance(batch, tuple) and len(batch) > 1:
-            inputs = 0
-        elif isinstance(batch, (tuple, dict)) and len(batch) == 1:
-            inputs = 0 if isinstance(batch, tuple) else next(iter(batch))
-        else:
-            return batch, None
-    try:
-        if isinstance(inputs, int):
-            x, own = batch[inputs], inputs % len(batch)
-            return x, tuple(value for place, value in enumerate(batch) if place != own) or None
-        names = [inputs] if isinstance(inputs, str) else list(inputs)
-        x = batch[inputs] if isinstance(inputs, str) else {name: batch[name] for name in names}
-        return x, {name: value for name, value in batch.items() if name not in names} or None
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        there = sorted(batch) if isinstance(batch, dict) else type(batch).__name__
-        raise InvalidArgument(f"inputs={inputs!r}: the batch has {there}", "train") from error
+    def result(self, what: str) -> dict[str, float]:
+        if not self._counts:
+            raise InvalidArgument(f"the feed gave no {what}", "evaluate")
+        means = {name: _mean(given, self._counts) for name, given in self._values.items()}
+        return means | {"rows": sum(self._counts)}
 
 
 def _size_of(batch_size: int | None, pad: bool) -> int | None:
@@ -227,39 +273,3 @@ def _mean(given: list[Any], counts: list[int]) -> float:
     ]
     # One sum over all rows: independent of the batching.
     return float(np.mean(np.concatenate(rows)))
-
-
-def _predict_stateful(
-    model: Callable[..., Any], feed: Iterable[Any], inputs: Inputs, lanes: int, window: int | None
-) -> Predictions:
-    if window is None:
-        raise InvalidArgument("stateful=True needs window=, the steps of a batch", "predict")
-    extras: list[Any] = []
-
-    def sequences() -> Any:
-        for element in feed:
-            x, rest = split(element, inputs)
-            if rest is not None:
-                extras.append(mapped(lambda leaf: np.array(leaf) if np.ndim(leaf) else leaf, rest))
-            yield x
-
-    found: dict[int, list[Any]] = {}
-    for batch in Stateful(sequences(), batch_size=lanes, window=window):
-        outputs = mapped(array_of, model(batch.x, batch.reset))
-        for leaf in leaves_of(outputs):
-            if np.shape(leaf)[:2] != (lanes, window):
-                text = (
-                    f"the model returned shape {np.shape(leaf)} for {lanes} lanes of {window} steps"
-                )
-                raise InvalidArgument(text, "predict")
-        for lane in np.flatnonzero(batch.sequence >= 0):
-            part = _of_lane(outputs, int(lane), int(batch.steps[lane]))
-            found.setdefault(int(batch.sequence[lane]), []).append(part)
-    if not found:
-        raise InvalidArgument("the feed gave no sequence", "predict")
-    whole = [joined(found[number], "the model's outputs") for number in range(len(found))]
-    return Predictions(whole, extras or None)
-
-
-def _of_lane(outputs: Any, lane: int, steps: int) -> Any:
-    return mapped(lambda leaf: np.array(leaf[lane, :steps]), outputs)

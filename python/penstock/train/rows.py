@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from ..base.nests import leaves_of, mapped
 from ..base.ragged import Ragged
 from ..dataset import Dataset
 from ..errors import InvalidArgument
+
+Inputs = str | int | Sequence[str] | Callable[[Any], Any] | None
 
 # Stages whose elements are single samples, if their inputs are; Python functions included. Elements
 # of generators, objects, items and snapshots may be batches.
@@ -27,6 +29,29 @@ _OF_SAMPLES = {
 _STACKING = {"batch", "padded_batch", "ragged_batch", "bucket_by_length", "window"}
 # The function's Datasets, and so their elements, are unknown before it is called.
 _OF_DATASETS = {"flat_map_python": "flat_map", "interleave_python": "interleave(function)"}
+
+
+def split(batch: Any, inputs: Inputs) -> tuple[Any, Any]:
+    """Return the model's part of a batch (or of an element), and the rest or None."""
+    if callable(inputs):
+        return inputs(batch), None
+    if inputs is None:
+        if isinstance(batch, tuple) and len(batch) > 1:
+            inputs = 0
+        elif isinstance(batch, (tuple, dict)) and len(batch) == 1:
+            inputs = 0 if isinstance(batch, tuple) else next(iter(batch))
+        else:
+            return batch, None
+    try:
+        if isinstance(inputs, int):
+            x, own = batch[inputs], inputs % len(batch)
+            return x, tuple(value for place, value in enumerate(batch) if place != own) or None
+        names = [inputs] if isinstance(inputs, str) else list(inputs)
+        x = batch[inputs] if isinstance(inputs, str) else {name: batch[name] for name in names}
+        return x, {name: value for name, value in batch.items() if name not in names} or None
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        there = sorted(batch) if isinstance(batch, dict) else type(batch).__name__
+        raise InvalidArgument(f"inputs={inputs!r}: the batch has {there}", "train") from error
 
 
 def array_of(value: Any) -> npt.NDArray[Any]:
