@@ -45,16 +45,16 @@ struct ExampleOutput {
   int64_t* lengths = nullptr;  // one per byte string; nullptr: not wanted
 
   // Appends a piece. REQUIRED: there is space for its values.
-  ExampleFault put(uint8_t type, wire::Span piece, ExampleErrorPlace& trouble);
+  ExampleFault put(uint8_t type, wire::Span piece, ExampleErrorPlace& place);
 };
 
 // Measures the values of `message`, a Feature, or with `entry` a map entry whose value is a
 // Feature.
 ExampleFault contents_of(wire::Span message, bool entry, ExampleContents& contents,
-                         ExampleErrorPlace& trouble);
+                         ExampleErrorPlace& place);
 // Writes all values. REQUIRED: `contents` were measured from the same message, and there is space.
 ExampleFault put_contents(wire::Span message, bool entry, const ExampleContents& contents,
-                          ExampleOutput& output, ExampleErrorPlace& trouble);
+                          ExampleOutput& output, ExampleErrorPlace& place);
 
 // The number of varints in a packed run, provided that the last one is complete.
 inline uint64_t count_varints(wire::Span run) {
@@ -114,18 +114,18 @@ class ExampleDecoder {
 
   // kMissing if the entry has no list.
   ExampleFault decode(const ExampleEntries::Found& entry, ExampleValue& value,
-                      ExampleMemory& memory, ExampleErrorPlace& trouble) const;
+                      ExampleMemory& memory, ExampleErrorPlace& place) const;
 
  private:
   enum class Kind : uint8_t { kRow, kVarintRow, kFloats, kVarints, kString, kStrings };
 
   ExampleFault whole(wire::Span run, ExampleValue& value, ExampleMemory& memory,
-                     ExampleErrorPlace& trouble) const;
+                     ExampleErrorPlace& place) const;
   ExampleFault in_pieces(wire::Span entry, const ExampleContents& contents, ExampleValue& value,
-                         ExampleMemory& memory, ExampleErrorPlace& trouble) const;
-  ExampleFault wrong_count(wire::Bytes at, uint64_t count, ExampleErrorPlace& trouble) const;
+                         ExampleMemory& memory, ExampleErrorPlace& place) const;
+  ExampleFault wrong_count(wire::Bytes at, uint64_t count, ExampleErrorPlace& place) const;
   ExampleFault varints(wire::Span run, std::byte* to, uint64_t count,
-                       ExampleErrorPlace& trouble) const;
+                       ExampleErrorPlace& place) const;
 
   Kind kind_;
   uint8_t type_;  // ExampleFeature::Type

@@ -42,13 +42,13 @@ ExampleParser::ExampleParser(std::vector<ExampleFeature> features)
 bool ExampleParser::parse(std::span<const std::byte> record, std::span<ExampleValue> values,
                           ExampleMemory& memory) {
   const auto* begin = reinterpret_cast<Bytes>(record.data());
-  ExampleErrorPlace trouble;
+  ExampleErrorPlace place;
   entries_.clear();
-  ExampleFault fault = find({begin, begin + record.size()}, trouble.at);
+  ExampleFault fault = find({begin, begin + record.size()}, place.at);
   uint32_t feature = ExampleFailure::kNoFeature;
   if (fault == ExampleFault::kNone) [[likely]] {
     for (feature = 0; feature < decoders_.size(); ++feature) {
-      fault = decoders_[feature].decode(entries_[feature], values[feature], memory, trouble);
+      fault = decoders_[feature].decode(entries_[feature], values[feature], memory, place);
       if (fault == ExampleFault::kNone) [[likely]]
         continue;
       if (fault != ExampleFault::kMissing || !features_[feature].default_value) break;
@@ -58,8 +58,8 @@ bool ExampleParser::parse(std::span<const std::byte> record, std::span<ExampleVa
   }
   failure_ = {.fault = fault,
               .feature = feature,
-              .byte = trouble.at == nullptr ? 0 : static_cast<uint64_t>(trouble.at - begin),
-              .found = trouble.found};
+              .byte = place.at == nullptr ? 0 : static_cast<uint64_t>(place.at - begin),
+              .found = place.found};
   return false;
 }
 
@@ -113,7 +113,7 @@ std::vector<std::string> names_of(std::span<const ExampleFeature> features) {
 
 // Calls take(step) for each step in an entry of FeatureLists.
 template <class Take>
-ExampleFault each_step(Span entry, ExampleErrorPlace& trouble, const Take& take) {
+ExampleFault each_step(Span entry, ExampleErrorPlace& place, const Take& take) {
   Fields parts(entry);
   while (parts.next()) {
     if (!parts.is(2, kBytes)) continue;
@@ -123,30 +123,30 @@ ExampleFault each_step(Span entry, ExampleErrorPlace& trouble, const Take& take)
       if (ExampleFault fault = take(steps.body()); fault != ExampleFault::kNone) return fault;
     }
     if (steps.fault() != ExampleFault::kNone) {
-      trouble.at = steps.begin();
+      place.at = steps.begin();
       return steps.fault();
     }
   }
-  trouble.at = parts.begin();
+  place.at = parts.begin();
   return parts.fault();
 }
 
 // Checks that a step's values match `list`.
 ExampleFault check_step(const ExampleFeature& list, const ExampleContents& contents, Bytes at,
-                        ExampleErrorPlace& trouble) {
-  trouble = {at, contents.values};
+                        ExampleErrorPlace& place) {
+  place = {at, contents.values};
   if (contents.type == 0) {
     return list.form == Form::kRagged ? ExampleFault::kNone : ExampleFault::kMissing;
   }
   if (contents.type != static_cast<uint8_t>(list.type)) {
-    trouble.found = contents.type;
+    place.found = contents.type;
     return ExampleFault::kType;
   }
   if (list.form == Form::kRagged) return ExampleFault::kNone;
   const bool bytes = contents.type == kBytesList;
   if (contents.values != (bytes ? 1 : list.count)) return ExampleFault::kCount;
   if (bytes && list.form == Form::kFixed && contents.bytes != list.count) {
-    trouble.found = contents.bytes;
+    place.found = contents.bytes;
     return ExampleFault::kLength;
   }
   return ExampleFault::kNone;
@@ -168,25 +168,25 @@ bool SequenceExampleParser::parse(std::span<const std::byte> record, std::span<E
     return false;
   }
   const auto* begin = reinterpret_cast<Bytes>(record.data());
-  ExampleErrorPlace trouble;
+  ExampleErrorPlace place;
   ExampleFailure failure;
-  failure.fault = find({begin, begin + record.size()}, trouble.at);
+  failure.fault = find({begin, begin + record.size()}, place.at);
   for (size_t i = 0; failure.fault == ExampleFault::kNone; ++i) {
     if (context_features_ + i == features_.size()) return true;
     failure.feature = static_cast<uint32_t>(context_features_ + i);
     const ExampleFeature& list = features_[failure.feature];
     steps[i] = {};
     if (entries_[i].how != ExampleEntries::Found::kNot) {
-      failure.fault = decode(list, entries_[i].span, steps[i], memory, trouble);
+      failure.fault = decode(list, entries_[i].span, steps[i], memory, place);
       failure.step = step_;
     } else if (!list.default_value) {
       failure.fault = ExampleFault::kMissing;
       failure.step = ExampleFailure::kNoStep;
-      trouble = {};
+      place = {};
     }
   }
-  failure.byte = trouble.at == nullptr ? 0 : static_cast<uint64_t>(trouble.at - begin);
-  failure.found = trouble.found;
+  failure.byte = place.at == nullptr ? 0 : static_cast<uint64_t>(place.at - begin);
+  failure.found = place.found;
   failure_ = failure;
   return false;
 }
@@ -205,12 +205,12 @@ ExampleFault SequenceExampleParser::find(Span record, Bytes& at) {
 
 // Counts the list's steps and values.
 ExampleFault SequenceExampleParser::measure(const ExampleFeature& list, Span entry,
-                                            StepsValue& value, ExampleErrorPlace& trouble) {
-  return each_step(entry, trouble, [&](Span step) {
+                                            StepsValue& value, ExampleErrorPlace& place) {
+  return each_step(entry, place, [&](Span step) {
     ExampleContents contents;
-    ExampleFault fault = contents_of(step, false, contents, trouble);
+    ExampleFault fault = contents_of(step, false, contents, place);
     if (fault != ExampleFault::kNone) return fault;
-    fault = check_step(list, contents, step.begin, trouble);
+    fault = check_step(list, contents, step.begin, place);
     if (fault != ExampleFault::kNone) return fault;
     value.count += contents.type == kBytesList ? contents.bytes : contents.values;
     value.steps = ++step_;
@@ -220,9 +220,9 @@ ExampleFault SequenceExampleParser::measure(const ExampleFeature& list, Span ent
 
 ExampleFault SequenceExampleParser::decode(const ExampleFeature& list, Span entry,
                                            StepsValue& value, ExampleMemory& memory,
-                                           ExampleErrorPlace& trouble) {
+                                           ExampleErrorPlace& place) {
   step_ = 0;
-  ExampleFault fault = measure(list, entry, value, trouble);
+  ExampleFault fault = measure(list, entry, value, place);
   if (fault != ExampleFault::kNone) return fault;
   ExampleOutput output{.to = allocate(memory, value.count * size_of(list.output())),
                        .narrow = list.output() == DType::kInt32};
@@ -233,16 +233,16 @@ ExampleFault SequenceExampleParser::decode(const ExampleFeature& list, Span entr
     value.lengths = {lengths, value.steps};
   }
   step_ = 0;
-  return each_step(entry, trouble, [&](Span step) {
+  return each_step(entry, place, [&](Span step) {
     ExampleContents contents;
-    contents_of(step, false, contents, trouble);
+    contents_of(step, false, contents, place);
     if (lengths != nullptr) {
       lengths[step_] =
           static_cast<int64_t>(contents.type == kBytesList ? contents.bytes : contents.values);
     }
     const ExampleFault put = contents.pieces == 1
-                                 ? output.put(contents.type, contents.last, trouble)
-                                 : put_contents(step, false, contents, output, trouble);
+                                 ? output.put(contents.type, contents.last, place)
+                                 : put_contents(step, false, contents, output, place);
     if (put == ExampleFault::kNone) ++step_;
     return put;
   });

@@ -76,9 +76,9 @@ class SequenceExampleParser {
  private:
   ExampleFault find(wire::Span record, wire::Bytes& at);
   ExampleFault measure(const ExampleFeature& list, wire::Span entry, StepsValue& value,
-                       ExampleErrorPlace& trouble);
+                       ExampleErrorPlace& place);
   ExampleFault decode(const ExampleFeature& list, wire::Span entry, StepsValue& value,
-                      ExampleMemory& memory, ExampleErrorPlace& trouble);
+                      ExampleMemory& memory, ExampleErrorPlace& place);
 
   const std::vector<ExampleFeature> features_;
   const size_t context_features_;

@@ -42,9 +42,9 @@ bool ExampleSurvey::entry(wire::Span entry) {
     name = {reinterpret_cast<const char*>(fields.body().begin), fields.body().size()};
   }
   ExampleContents contents;
-  ExampleErrorPlace trouble;
+  ExampleErrorPlace place;
   if (fields.fault() != ExampleFault::kNone ||
-      contents_of(entry, true, contents, trouble) != ExampleFault::kNone) {
+      contents_of(entry, true, contents, place) != ExampleFault::kNone) {
     return false;
   }
   auto found = features_.find(name);

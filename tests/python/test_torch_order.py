@@ -171,7 +171,7 @@ def test_rows_of_tensors_are_gathered_natively(way, options):
         for batches in theirs:
             all_same(list(loader), batches)
         assert loader.stats()["errors"] == 0
-        assert loader._lines[0].loader._mode != "processes"
+        assert loader._worker_sets[0].loader._mode != "processes"
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -209,7 +209,7 @@ def test_other_tensors_in_the_dataset_are_seen_from_the_next_epoch_on():
         assert next(iter(loader))[1].tolist() == list(range(1, 7))
         dataset.tensors[1][0] = 77
         assert next(iter(loader))[1].tolist() == [77, 2, 3, 4, 5, 6]
-        assert len(loader._lines) == 1
+        assert len(loader._worker_sets) == 1
 
 
 @each_way
@@ -227,7 +227,7 @@ def test_iterations_side_by_side_do_not_disturb_each_other():
         assert pairs == [(row, row) for row in ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11])]
         inner = [len(list(loader)) for _ in loader]
         assert inner == [3, 3, 3]
-        assert len(loader._lines) <= 2
+        assert len(loader._worker_sets) <= 2
 
 
 @each_way
@@ -238,7 +238,7 @@ def test_a_break_is_followed_by_a_whole_epoch(way):
         assert labels(loader) == [[i, i + 1, i + 2] for i in range(0, 30, 3)]
         assert next(iter(loader))[1].tolist() == [0, 1, 2]
         assert next(iter(loader))[1].tolist() == [0, 1, 2]
-        assert len(loader._lines) == 1
+        assert len(loader._worker_sets) == 1
 
 
 class Learns:

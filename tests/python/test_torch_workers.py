@@ -197,6 +197,6 @@ def test_an_iterator_that_gave_all_and_is_kept_keeps_no_workers():
             batches = iter(loader)
             kept.append(batches)
             assert [next(batches)[1].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-        assert len(loader._lines) == 1
+        assert len(loader._worker_sets) == 1
         assert loader.stats()["delivered"] == 6
         assert [list(batches) for batches in kept] == [[], [], []]

@@ -69,7 +69,7 @@ class RepeatStream : public Streamed {
         : context_(context),
           count_(stage.count_),
           input_(stage.input_->open(context)),
-          told_(stage.spec() == nullptr),
+          checks_schema_(stage.spec() == nullptr),
           schema_(stage.spec()) {}
 
     void begin(uint64_t epoch) override {
@@ -83,7 +83,7 @@ class RepeatStream : public Streamed {
         if (const uint32_t count = input_->next(most, out); count != 0) {
           empty_ = empty_ && out.alive() == 0;
           // All rounds must have the same schema.
-          if (told_)
+          if (checks_schema_)
             schema_.hold(
                 out, [&](uint32_t row) { return given_ + row; }, "repeat");
           given_ += count;
@@ -100,7 +100,7 @@ class RepeatStream : public Streamed {
     void release() override { input_->release(); }
     State save() const override {
       State state = {{"round", round_}, {"empty", empty_}, {"input", input_->save()}};
-      if (told_) state["given"] = given_;
+      if (checks_schema_) state["given"] = given_;
       schema_.save(state);
       return state;
     }
@@ -128,7 +128,7 @@ class RepeatStream : public Streamed {
     const Context& context_;
     uint64_t count_;
     std::unique_ptr<ElementReader> input_;
-    const bool told_;
+    const bool checks_schema_;
     SchemaChecker schema_;
     uint64_t given_ = 0;
     uint64_t first_ = 0;  // the input's epoch in round 0

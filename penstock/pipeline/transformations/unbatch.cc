@@ -146,7 +146,7 @@ class Unbatch : public Streamed {
           (void)columns_of(element);
         } else if (in.spec() != of_) {
           of_ = nullptr;
-          told_ = row_of(spec);
+          row_spec_ = row_of(spec);
           of_ = in.spec();
         }
         if (spec.leaves().empty()) return 0;
@@ -215,22 +215,22 @@ class Unbatch : public Streamed {
           continue;
         }
         for (Failure& lost : in.take_notes(element)) out.note(i, std::move(lost));
-        const SpecRef& told = has_columns(*in.spec()) ? columns_of(element).rows : told_;
+        const SpecRef& spec = has_columns(*in.spec()) ? columns_of(element).rows : row_spec_;
         try {
-          schema_.check(told);  // the spec of a column leaf does not have the spec of its rows
-          settle_schema(told, out);
+          schema_.check(spec);  // the spec of a column leaf does not have the spec of its rows
+          settle_schema(spec, out);
         } catch (const Error&) {
           out.fail(i, {"unbatch()", input_.ordinal() + element, std::current_exception()});
           continue;
         }
-        for (size_t leaf = 0; leaf < told->leaves().size(); ++leaf) {
+        for (size_t leaf = 0; leaf < spec->leaves().size(); ++leaf) {
           if (is_column(leaf)) {
             const Example one = column(leaf, element).row(row);
             out.view(leaf, i, one[0].second.data(), one[0].second.shape());
             continue;
           }
           std::span<const int64_t> shape = in.shape(leaf, element).subspan(1);
-          uint64_t bytes = size_of(told->leaves()[leaf].dtype);
+          uint64_t bytes = size_of(spec->leaves()[leaf].dtype);
           for (int64_t length : shape) bytes *= static_cast<uint64_t>(length);
           out.view(leaf, i, in.at(leaf, element) + row * bytes, shape);
         }
@@ -244,7 +244,7 @@ class Unbatch : public Streamed {
     const Unbatch& stage_;
     StreamInput input_;
     std::array<From, Chunk::kRows> from_;
-    SpecRef of_, told_;             // spec of the chunk's elements, and of their rows
+    SpecRef of_, row_spec_;         // spec of the chunk's elements, and of their rows
     std::vector<Columns> columns_;  // of the elements of the chunk that were read
     SpecRef column_row_spec_;
     SchemaChecker schema_{stage_.spec_};

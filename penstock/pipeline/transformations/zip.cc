@@ -77,19 +77,19 @@ class Zip : public Indexed {
 
    private:
     bool settle(Chunk& out) {
-      bool changed = told_.size() != rows_.size();
-      told_.resize(rows_.size());
+      bool changed = input_specs_.size() != rows_.size();
+      input_specs_.resize(rows_.size());
       for (size_t i = 0; i < rows_.size(); ++i) {
-        changed |= std::exchange(told_[i], rows_[i]->spec()) != rows_[i]->spec();
+        changed |= std::exchange(input_specs_[i], rows_[i]->spec()) != rows_[i]->spec();
       }
-      if (changed) spec_ = combined_spec(told_, stage_.names_);
+      if (changed) spec_ = combined_spec(input_specs_, stage_.names_);
       return out.settle(spec_);
     }
 
     const Zip& stage_;
     std::vector<std::unique_ptr<IndexedReader>> readers_;
     std::vector<std::unique_ptr<InputRows>> rows_;
-    std::vector<SpecRef> told_;  // specs of the inputs' elements; spec_ combines them
+    std::vector<SpecRef> input_specs_;  // specs of the inputs' elements; spec_ combines them
     SpecRef spec_;
   };
 
@@ -192,7 +192,7 @@ class ZipStream : public Streamed {
     }
 
     void forward(uint32_t count, Chunk& out) {
-      if (!out.settle(stage_.spec_ != nullptr ? stage_.spec_ : told())) {
+      if (!out.settle(stage_.spec_ != nullptr ? stage_.spec_ : found_spec())) {
         throw Error(Code::kInternal, "zip", "elements of two specs in one chunk");
       }
       size_t leaf = 0;
@@ -208,21 +208,21 @@ class ZipStream : public Streamed {
       }
     }
 
-    SpecRef told() {
-      bool changed = told_.size() != inputs_.size();
-      told_.resize(inputs_.size());
+    SpecRef found_spec() {
+      bool changed = input_specs_.size() != inputs_.size();
+      input_specs_.resize(inputs_.size());
       for (size_t i = 0; i < inputs_.size(); ++i) {
         const SpecRef& spec = inputs_[i]->chunk().spec();
-        changed |= std::exchange(told_[i], spec) != spec;
+        changed |= std::exchange(input_specs_[i], spec) != spec;
       }
-      if (changed) spec_ = combined_spec(told_, stage_.names_);
+      if (changed) spec_ = combined_spec(input_specs_, stage_.names_);
       return spec_;
     }
 
     const ZipStream& stage_;
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     PickedRows picked_;
-    std::vector<SpecRef> told_;  // specs of the inputs' elements; spec_ combines them
+    std::vector<SpecRef> input_specs_;  // specs of the inputs' elements; spec_ combines them
     SpecRef spec_;
   };
 

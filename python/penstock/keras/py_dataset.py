@@ -22,7 +22,7 @@ from keras.utils import PyDataset
 
 from ..loader import Loader
 from ..loader.source import SourceInfo
-from .face import MOST_PEEKED, Face, empty_dataset
+from .feed_base import MOST_PEEKED, FeedBase, empty_dataset
 from .stream import StreamFeed
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _asked_by_keras() -> bool:
 # ---- known length ------------------------------------------------------------------------------
 
 
-class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
+class PyDatasetFeed(FeedBase, PyDataset):  # type: ignore[misc]
     """A Loader as a PyDataset of Keras. Made by `feed`.
 
     Keras makes a generator over it, and drops the generator if it only inspected the data, or
@@ -133,7 +133,7 @@ class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
 
     def __init__(self, loader: Loader) -> None:
         PyDataset.__init__(self)
-        Face.__init__(self, loader)
+        FeedBase.__init__(self, loader)
         self._pass: _Pass | None = None
         self._new_call = True
         self._new_generator = True
@@ -220,7 +220,7 @@ class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
                     self._pass = last.again()
                     return
                 if not self._endless:
-                    Face.restore(self, last.places[0])
+                    FeedBase.restore(self, last.places[0])
             else:
                 self._break_off()
         self._pass = _Pass(self._loader.state(), length)
@@ -268,5 +268,5 @@ class PyDatasetFeed(Face, PyDataset):  # type: ignore[misc]
             The state is of another dataset or plan; the text names the difference. Nothing changes.
         """
         with self._lock:
-            Face.restore(self, state)
+            FeedBase.restore(self, state)
             self._pass = None

@@ -14,12 +14,12 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ..loader import Loader
-from .face import MOST_PEEKED, Face, empty_dataset, note_place
+from .feed_base import MOST_PEEKED, FeedBase, empty_dataset, note_place
 
 _Weights = dict[int, float] | None
 
 
-class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
+class StreamFeed(FeedBase, DataAdapter):  # type: ignore[misc]
     """A Loader of a stream, as a Keras data adapter. Made by `feed`.
 
     Keras does not pass the ``class_weight`` of ``fit`` to a data adapter that the user made, and
@@ -29,7 +29,7 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
     """
 
     def __init__(self, loader: Loader) -> None:
-        Face.__init__(self, loader)
+        FeedBase.__init__(self, loader)
         self._kept: list[Any] | None = []
         self._taken = 0
         self._asked = 0  # reads of num_batches since the last batch; a new call reads it twice
@@ -159,10 +159,10 @@ class StreamFeed(Face, DataAdapter):  # type: ignore[misc]
 
     def restore(self, state: dict[str, Any]) -> None:
         with self._lock:
-            Face.restore(self, state)
+            FeedBase.restore(self, state)
             self._over, self._kept = True, []
 
-    restore.__doc__ = Face.restore.__doc__
+    restore.__doc__ = FeedBase.restore.__doc__
 
 
 def _standard(batch: Any) -> Any:

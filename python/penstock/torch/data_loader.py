@@ -28,7 +28,6 @@ from ..errors import Closed, InvalidArgument
 from ..train.torch_module import Aliased, alias
 from .accelerate import keep_loaders
 from .epoch import Iteration
-from .line import Line
 from .order import (
     Order,
     are_of,
@@ -39,6 +38,7 @@ from .order import (
     set_generators,
 )
 from .types import STANDARD_COLLATE
+from .worker_set import WorkerSet
 
 __all__ = ["Aliased", "DataLoader", "alias"]
 
@@ -79,8 +79,8 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
 
     __class_getitem__: Any = classmethod(types.GenericAlias)
 
-    _lines: list[Line]
-    _latest: Line | None
+    _worker_sets: list[WorkerSet]
+    _latest: WorkerSet | None
     _order: Order
     _resumed: dict[str, Any] | None
     _epoch: int  # of the next iteration
@@ -216,15 +216,15 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
                 self._key = drawn
         if lists is not None:
             lists = self._order.draw(self, lists)
-        line = self._idle_line()
+        workers = self._idle_workers()
         epoch = self._epoch
         self._epoch += 1
         if resumed is not None:
-            line.loader.restore(resumed["loader"])
+            workers.loader.restore(resumed["loader"])
         else:
-            line.go_to(epoch)
-        self._latest = line
-        return Iteration(self, line, epoch, lists)
+            workers.go_to(epoch)
+        self._latest = workers
+        return Iteration(self, workers, epoch, lists)
 
     def _draws_base_seed(self, again: Any) -> bool:
         """Whether the next iteration draws one, as in torch: with persistent workers, the first.
@@ -235,22 +235,26 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
             return bool(again["base_seed"])
         return not (self.persistent_workers and self._epoch)
 
-    def _idle_line(self) -> Line:
-        for line in list(self._lines):
-            if line.loader._core.closed() or not line.is_for(self):
-                self._lines.remove(line)
-                line.loader.close()
-            elif self.persistent_workers or not line.busy():
-                return line
-        line = Line(self)
-        self._lines.append(line)
-        return line
+    def _idle_workers(self) -> WorkerSet:
+        for workers in list(self._worker_sets):
+            if workers.loader._core.closed() or not workers.is_for(self):
+                self._worker_sets.remove(workers)
+                workers.loader.close()
+            elif self.persistent_workers or not workers.busy():
+                return workers
+        workers = WorkerSet(self)
+        self._worker_sets.append(workers)
+        return workers
 
-    def _gone(self, line: Line) -> None:
+    def _gone(self, workers: WorkerSet) -> None:
         """Keep one set of workers for the next epoch; close others, of concurrent iterations."""
-        if line in self._lines and len(self._lines) > 1 and line is not self._latest:
-            self._lines.remove(line)
-            line.loader.close()
+        if (
+            workers in self._worker_sets
+            and len(self._worker_sets) > 1
+            and workers is not self._latest
+        ):
+            self._worker_sets.remove(workers)
+            workers.loader.close()
 
     # ---- place
 
@@ -266,12 +270,12 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         """
         if self._resumed is not None:
             return dict(self._resumed)
-        line = self._latest
-        if line is None:
-            line = self._latest = self._idle_line()
-        place = line.loader.state()
+        workers = self._latest
+        if workers is None:
+            workers = self._latest = self._idle_workers()
+        place = workers.loader.state()
         begun = place["epoch"] == self._epoch - 1  # else it has ended; no next order yet
-        if begun and self._was_last(place["batches"], line):
+        if begun and self._was_last(place["batches"], workers):
             place = {**place, "epoch": self._epoch, "batches": 0}
             begun = False
         return {
@@ -282,7 +286,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
             "generators": None if begun else generator_states(self._index_sampler),
         }
 
-    def _was_last(self, taken: int, line: Line) -> bool:
+    def _was_last(self, taken: int, workers: WorkerSet) -> bool:
         """Whether a sampler's epoch has ended; in line, the engine did not request its end yet."""
         if self._lists_of is None:
             return False
@@ -291,7 +295,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         except (TypeError, NotImplementedError):  # the length is unknown
             return False
         # This also advances the generator: the epoch's last draw may be at its very end.
-        return taken == length and line.lists.ends_after(taken)
+        return taken == length and workers.lists.ends_after(taken)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Make the next iteration continue where `state` was taken.
@@ -324,11 +328,11 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         self._forget()
         if self.seed is None:
             self._key = state["loader"]["seed"]
-        line = self._idle_line()
-        line.loader.restore(state["loader"])
+        workers = self._idle_workers()
+        workers.loader.restore(state["loader"])
         set_generators(self._index_sampler, state["generators"])
         self._resumed = dict(state)
-        self._latest = line
+        self._latest = workers
         self._epoch = state["loader"]["epoch"]
 
     def _can_draw(self, state: dict[str, Any]) -> bool:
@@ -360,31 +364,31 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, as `penstock.Loader.stats` does."""
-        return self._any_line().stats()
+        return self._any_workers().stats()
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write a page with the activity of each worker and the bottleneck."""
-        self._any_line().loader.report(path)
+        self._any_workers().loader.report(path)
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Write the same events for chrome://tracing and Perfetto."""
-        self._any_line().loader.trace(path)
+        self._any_workers().loader.trace(path)
 
     def analysis(self) -> dict[str, Any]:
         """Return the bottleneck and what to change."""
-        return self._any_line().loader.analysis()
+        return self._any_workers().loader.analysis()
 
-    def _any_line(self) -> Line:
-        line = self._latest
-        if line is None:
+    def _any_workers(self) -> WorkerSet:
+        workers = self._latest
+        if workers is None:
             raise InvalidArgument("the loader was not iterated over yet", "DataLoader")
-        return line
+        return workers
 
     def close(self) -> None:
         """End the workers. Held batches stay valid."""
         self._closed = True
-        for line in self._lines:
-            line.loader.close()
+        for workers in self._worker_sets:
+            workers.loader.close()
 
     # ---- accelerate
 
@@ -417,7 +421,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         return type(self)(other.dataset, generator=other.generator, **batches, **same)
 
     def _forget(self) -> None:
-        self._lines = []
+        self._worker_sets = []
         self._latest = None
         self._order = Order()
         self._resumed = None
@@ -427,7 +431,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
 
     def __getstate__(self) -> dict[str, Any]:
         fresh: dict[str, Any] = {
-            "_lines": [],
+            "_worker_sets": [],
             "_latest": None,
             "_order": Order(),
             "_resumed": None,

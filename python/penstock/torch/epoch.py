@@ -10,8 +10,8 @@ import torch
 
 from ..base.conventions import Closing, shown
 from ..errors import InvalidArgument
-from .line import Line
 from .types import converted, tensors_of
+from .worker_set import WorkerSet
 
 if TYPE_CHECKING:
     from .data_loader import DataLoader
@@ -23,37 +23,37 @@ _UNLIKE = "samples of one batch must be alike"
 class Iteration(Closing):
     """``for batch in loader``: one epoch."""
 
-    def __init__(self, owner: DataLoader, line: Line, epoch: int, lists: Any) -> None:
+    def __init__(self, owner: DataLoader, workers: WorkerSet, epoch: int, lists: Any) -> None:
         self._owner = owner
-        self._line = line
+        self._workers = workers
         self._epoch = epoch
         self._yielded = 0
         self._most = None if owner._is_map else owner._IterableDataset_len_called
         self._pins = owner.pin_memory and torch.cuda.is_available()
-        line.lists.open(epoch, lists)
-        line.iteration = weakref.ref(self)
-        self._batches: Iterator[Any] = iter(line.loader)
+        workers.lists.open(epoch, lists)
+        workers.iteration = weakref.ref(self)
+        self._batches: Iterator[Any] = iter(workers.loader)
 
     def __iter__(self) -> Iteration:
         return self
 
     def __next__(self) -> Any:
-        line = self._line
+        workers = self._workers
         try:
             batch = next(self._batches)
         except StopIteration:
             self._end()
             raise
         except InvalidArgument as error:
-            if line.collates or not str(error).startswith(_UNLIKE):
+            if workers.collates or not str(error).startswith(_UNLIKE):
                 self._end()
                 raise
-            self._batches = line.collate_from_now_on()
+            self._batches = workers.collate_from_now_on()
             return next(self)
         except BaseException:
             self._end()
             raise
-        if not line.collates:
+        if not workers.collates:
             batch = tensors_of(batch) if self._owner._auto_collation else converted(batch)
         if self._pins:
             from torch.utils.data._utils.pin_memory import pin_memory
@@ -73,7 +73,7 @@ class Iteration(Closing):
 
     def gave_all(self) -> bool:
         """Whether its last batch was taken; callers that know the length do not request more."""
-        return self._line.loader.epoch > self._epoch
+        return self._workers.loader.epoch > self._epoch
 
     def __len__(self) -> int:
         return len(self._owner._index_sampler)
@@ -91,13 +91,13 @@ class Iteration(Closing):
         )
 
     def _end(self) -> None:
-        line = self._line
+        workers = self._workers
         # In __del__ the weak reference to self is dead already. A later iteration must not be ended
         # here.
-        if line.iteration is not None and line.iteration() in (None, self):
-            line.iteration = None
-            self._owner._gone(line)
+        if workers.iteration is not None and workers.iteration() in (None, self):
+            workers.iteration = None
+            self._owner._gone(workers)
 
     def __del__(self) -> None:
-        if hasattr(self, "_line"):
+        if hasattr(self, "_workers"):
             self._end()

@@ -20,7 +20,7 @@ MOST_PEEKED = 2
 _FOREVER = 1 << 62
 
 
-class Face(Restorable, Closing):
+class FeedBase(Restorable, Closing):
     """The Loader's methods, under a feed's lock: TensorFlow's threads request batches."""
 
     def __init__(self, loader: Loader) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .data_loader import DataLoader
 
 
-class Line:
+class WorkerSet:
     """A Loader for one iteration at a time, and whether its workers collate."""
 
     def __init__(self, owner: DataLoader) -> None:
@@ -93,7 +93,7 @@ class Line:
 
 
 def _attributes_of(owner: DataLoader) -> tuple[Any, ...]:
-    """The attributes that determine a line and may change between epochs.
+    """The attributes that determine a set of workers and may change between epochs.
 
     For a collate function with attributes of its own, which may change, the pickle is included.
     """
@@ -163,7 +163,7 @@ def _columns_of(owner: DataLoader) -> tuple[Any, ...] | None:
 def _maker(
     owner: DataLoader, lists: Lists, tensors: tuple[Any, ...] | None
 ) -> Callable[[bool], Loader]:
-    """Return a function that makes a line's Loader, without references to the DataLoader."""
+    """Return a function that makes the Loader, without references to the DataLoader."""
     dataset = owner.dataset
     collate_fn = owner.collate_fn
     samples = owner._auto_collation
