@@ -42,66 +42,38 @@ EngineSettings engine_settings_of(const nb::dict& s) {
 
 }  // namespace
 
-Core::Core(nb::dict s)
-    : settings_(sample_settings_of(s)), owner_(getpid()), order_(settings_.order) {
-  s["plan"].is_none() ? make_ticket_engine(s) : make_plan_engine(s);
-}
-
-void Core::make_plan_engine(const nb::dict& s) {
+Core::Core(nb::dict s) : settings_(sample_settings_of(s)), owner_(getpid()) {
   const auto& built = nb::cast<const BuiltPlan&>(s["plan"]);
-  objects_ = std::make_unique<PlanObjects>(built.plan, built.sample);
-  TicketEngine::MakeTickets lists;
+  const bool python = built.count != nullptr;
+  count_ = built.count;
+  if (!python) objects_ = std::make_unique<PlanObjects>(built.plan, built.sample);
+  EngineSettings settings = engine_settings_of(s);
+  if (python) settings.granule_rows = setting<uint32_t>(s, "granule_rows");
+  TicketEngine::MakeTickets describer;
   if (setting<bool>(s, "listed")) {
-    lists = [&](Allocator& arena) {
+    describer = [&](Allocator& arena) {
       auto made = std::make_unique<ListedTickets>(nb::object(s["begin"]), arena);
       listed_ = made.get();
       return made;
+    };
+  } else if (settings_.source == SampleSettings::Source::kStream) {
+    describer = [&](Allocator&) {
+      return std::make_unique<StreamTickets>(settings_.streams, built.plan->max_rows(),
+                                             settings.workers);
     };
   }
   auto transport = [this](TicketEngine& engine) -> std::unique_ptr<PlanEngine::Transport> {
     auto attend = [this] {
       if (!this->attend()) throw Raised::take();
     };
-    values_ = values_of(engine);
-    if (!engine.settings().processes) return std::make_unique<ThreadTransport>(attend);
-    return std::make_unique<ProcessTransport>(*values_, attend);
-  };
-  auto made = std::make_unique<PlanEngine>(built.plan, engine_settings_of(s), transport, lists);
-  plan_ = made.get();
-  engine_ = std::move(made);
-}
-
-void Core::make_ticket_engine(const nb::dict& s) {
-  const EngineSettings settings = engine_settings_of(s);
-  const bool listed = setting<bool>(s, "listed");
-  TicketEngine::Needs needs;
-  needs.rows = settings_.samples ? static_cast<uint32_t>(order_.options().batch_size) : 1;
-  if (listed) needs.rows = setting<uint32_t>(s, "most_rows");
-  needs.granule_rows = setting<uint32_t>(s, "granule_rows");
-  needs.max_bytes = settings.max_bytes;
-  // Without workers a sampler is asked only for the batch needed now, because it may adapt.
-  needs.describe_in_poll_only = listed && settings.workers == 0;
-  auto tickets = [&](Allocator& arena) -> std::unique_ptr<Tickets> {
-    if (listed) {
-      auto made = std::make_unique<ListedTickets>(nb::object(s["begin"]), arena);
-      listed_ = made.get();
-      return made;
+    values_ = std::make_unique<TaskValues>(engine.settings().processes, engine.ring(),
+                                           *engine.supervisor(), [this] { check_open(); });
+    if (objects_ != nullptr && !engine.settings().processes) {
+      return std::make_unique<ThreadTransport>(attend);
     }
-    if (settings_.source == SampleSettings::Source::kStream) {
-      return std::make_unique<StreamTickets>(settings_.streams, needs.rows, settings.workers);
-    }
-    auto made = std::make_unique<IndexedTickets>(order_);
-    indexed_ = made.get();
-    return made;
+    return std::make_unique<ValueTransport>(*values_, attend);
   };
-  engine_ = std::make_unique<TicketEngine>(settings, needs, tickets,
-                                           [this](Task& task) { values_->discard(task); });
-  values_ = values_of(*engine_);
-}
-
-std::unique_ptr<TaskValues> Core::values_of(TicketEngine& engine) {
-  return std::make_unique<TaskValues>(engine.settings().processes, engine.ring(),
-                                      *engine.supervisor(), [this] { check_open(); });
+  engine_ = std::make_unique<PlanEngine>(built.plan, settings, transport, describer);
 }
 
 Core::~Core() {
@@ -125,7 +97,7 @@ void Core::close(double grace) {
   if (getpid() != owner_) return;
   {
     WithoutGil unlocked;
-    if (plan_ != nullptr) plan_->close_stream();
+    engine_->close_stream();
     supervisor().close(static_cast<int64_t>(grace * 1e9));
     if (natives_ != nullptr) natives_->close(engine_->settings().timeout_ns);
     if (stream_thread_.joinable()) stream_thread_.join();
@@ -133,7 +105,7 @@ void Core::close(double grace) {
   // Python's collector cannot see a cycle through these references to Python objects.
   if (consumer_.try_lock()) {
     inline_.reset();
-    if (plan_ != nullptr) plan_->close_output();
+    engine_->close_output();
     consumer_.unlock();
   }
 }
@@ -141,7 +113,7 @@ void Core::close(double grace) {
 void Core::drain() {
   // If a thread is in next(), ~Core does it.
   if (getpid() != owner_ || !consumer_.try_lock()) return;
-  if (plan_ != nullptr) plan_->release();
+  engine_->release();
   scheduler().drain();
   supervisor().forget_arenas();
   consumer_.unlock();
@@ -185,7 +157,7 @@ void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb
   PythonWorker::Outlet outlet;
 #ifndef Py_GIL_DISABLED
   ring().set_exclusive(true);
-  outlet.turn = &turn_;
+  outlet.handover = &handover_;
 #endif
   PythonWorker python(settings_, source.ptr(), collate.ptr(), update.ptr(), ring(), outlet);
   serve(ring(), worker, python, &engine_->memory());
@@ -200,12 +172,12 @@ void Core::set_inline(nb::object source, nb::object collate, nb::object update) 
 // thread that waits for batches.
 void Core::start_plan(uint32_t threads) {
   if (threads == 0) {
-    inline_ = plan_->make_worker(true);
+    inline_ = engine_->make_worker(true);
     return;
   }
   const bool timed = engine_->settings().timeout_ns >= 0;
   natives_ = std::make_unique<WorkerPool>(ring(), timed ? &supervisor() : nullptr);
-  natives_->start(threads, [plan = plan_](uint32_t place) {
+  natives_->start(threads, [plan = engine_.get()](uint32_t place) {
     std::unique_ptr<TicketRunner> chain = plan->make_worker(false);
     serve(plan->ring(), place, *chain, &plan->memory());
   });
@@ -216,7 +188,7 @@ void Core::run_plan_thread(uint32_t worker) {
   ring().set_exclusive(true);
 #endif
   WithoutGil unlocked;
-  std::unique_ptr<TicketRunner> chain = plan_->make_worker(false);
+  std::unique_ptr<TicketRunner> chain = engine_->make_worker(false);
   serve(ring(), worker, *chain, &engine_->memory());
 }
 
@@ -224,7 +196,7 @@ void Core::start_stream_reader() {
   stream_thread_ = std::thread([this] {
     os::block_all_signals();
     try {
-      plan_->run_stream_reader();
+      engine_->run_stream_reader();
     } catch (...) {
       {
         std::lock_guard lock(ended_by_mutex_);
@@ -294,9 +266,9 @@ void bind_core(nb::module_& m) {
       .def("run_stream_reader", &Core::run_stream_reader, nb::call_guard<WithoutGil>())
       .def("begin_pass", &Core::begin_pass)
       .def("holds", &Core::holds)
-      .def("plan_state", &Core::plan_state)
-      .def("check_plan_state", &Core::check_plan_state)
-      .def("restore_plan", &Core::restore_plan)
+      .def("state", [](const Core& core) { return core.state().to_json(); })
+      .def("check_state", &Core::check_state)
+      .def("restore", &Core::restore)
       .def("supervise", &Core::supervise)
       .def("attach", &Core::attach)
       .def("send_update", &Core::send_update)

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -11,14 +12,12 @@
 #include <vector>
 
 #include "consumer_lock.h"
+#include "gil_handover.h"
 #include "listed_tickets.h"
-#include "lock_turn.h"
 #include "penstock/observe/snapshot.h"
 #include "penstock/pipeline/engine/loader_state.h"
 #include "penstock/pipeline/engine/plan_engine.h"
 #include "penstock/pipeline/engine/worker_pool.h"
-#include "penstock/pipeline/scheduler/order.h"
-#include "penstock/pipeline/scheduler/tickets.h"
 #include "plan_objects.h"
 #include "python_worker.h"
 #include "task_values.h"
@@ -29,8 +28,9 @@ namespace penstock::python {
 PyObject* end_marker();
 
 // Python's side of a Loader's engine: takes batches with the GIL, runs Python's workers, and raises
-// exceptions. Behind penstock.Loader. A plan has a PlanEngine; other sources (Python's data sets,
-// samplers and generators) have a TicketEngine and PythonWorkers.
+// exceptions. Behind penstock.Loader. Plans of Datasets have ChainWorkers, whose batches are
+// elements; plans of Python's data sets, samplers and generators have PythonWorkers, whose batches
+// are Python objects or rows of a Sample's structure.
 //
 // Threads: next() and calls that move the position hold `consumer_` (taken without the GIL).
 // close() may be called from any thread at any time, also during next().
@@ -55,25 +55,24 @@ class Core {
   // Whether a batch's exception ended the last iteration. Then the position is that batch.
   bool failed() const { return failed_; }
   // Whether the last batch of the pass with `epoch` in it was taken.
-  bool gave_all(uint64_t epoch) const;
+  bool gave_all(uint64_t epoch) const { return engine_->gave_all(epoch); }
   void count_restart() { ring().consumer().restarts.add(); }
   void check_open();
   void begin_epoch();
   void seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead);
   nanobind::tuple position();
   std::vector<uint64_t> ahead();
-  uint64_t steps(uint64_t base);
+  uint64_t steps() const { return plan().known_length().value_or(kEndless); }
   bool holds();  // whether elements of a taken ticket are left
-  // For a Dataset: the first epoch of the next pass. Goes there if the last pass is unfinished.
-  // `resumed`: the position was set, so its pass continues.
+  // The first epoch of the next pass. Goes there if the last pass is unfinished. `resumed`: the
+  // position was set, so its pass continues.
   uint64_t begin_pass(bool resumed);
-  std::string plan_state();
-  LoaderState plan_place() const;
-  uint64_t rounds() const;
+  LoaderState state() const { return engine_->state(); }
+  uint64_t rounds() const { return plan().rounds(); }
   uint64_t bytes_delivered() { return ring().consumer().bytes.get(); }
-  // Error kInvalidArgument: the state is invalid for restore_plan.
-  void check_plan_state(const std::string& state);
-  void restore_plan(const std::string& state);
+  // Error kInvalidArgument: restore() would refuse the state.
+  void check_state(const std::string& state) { engine_->check(LoaderState::from_json(state)); }
+  void restore(const std::string& state);
   void set_length(uint64_t length, uint64_t version);
   bool closed() const { return ring().closed(); }
   void close(double grace);
@@ -95,7 +94,7 @@ class Core {
   // For a Dataset with a stream: the stream reader runs on a thread of the engine, or one of
   // Python's.
   void start_stream_reader();
-  void run_stream_reader() { plan_->run_stream_reader(); }
+  void run_stream_reader() { engine_->run_stream_reader(); }
   nanobind::tuple supervise();
   void attach(uint32_t worker, int pidfd, int link, int64_t pid);
   void send_update(uint64_t version, int fd, int64_t worker);
@@ -107,15 +106,12 @@ class Core {
   nanobind::dict stats();
 
  private:
-  void make_plan_engine(const nanobind::dict& settings);
-  void make_ticket_engine(const nanobind::dict& settings);
-  std::unique_ptr<TaskValues> values_of(TicketEngine& engine);
+  const Plan& plan() const { return engine_->plan(); }
   TicketRing& ring() const { return engine_->ring(); }
   Scheduler& scheduler() { return engine_->scheduler(); }
   Supervisor& supervisor() { return *engine_->supervisor(); }
   // Times by stage: of all workers; of the thread that reads a Dataset's stream.
   std::vector<StageSnapshot> worker_stages() const;
-  std::vector<StageSnapshot> stream_stages() const;
   // Called repeatedly while the consumer works in line: lets other threads and Python's signal
   // handlers run. False: a signal handler raised.
   bool attend();
@@ -131,7 +127,7 @@ class Core {
   nanobind::object take();
   nanobind::object take_rows(BatchEntry& entry);
   [[noreturn]] void raise_failure(Task& task, const Ticket& ticket);
-  [[noreturn]] void raise_plan_failure(LoaderFailure failure);
+  [[noreturn]] void raise_failure_of_stage(LoaderFailure failure);
   [[noreturn]] void raise(nanobind::object exception);
   nanobind::object index_of(const Ticket& ticket, uint32_t row);
 
@@ -140,24 +136,22 @@ class Core {
   uint64_t serial_ = 0;  // of the current iteration; unused, if the last one was ended
   uint64_t latest_ = 0;  // of the last iteration that was begun
   bool failed_ = false;  // see failed()
-  Order order_;
-  std::unique_ptr<PlanObjects> objects_;  // for a plan
+  std::shared_ptr<std::atomic<uint64_t>> count_;  // BuiltPlan::count
+  std::unique_ptr<PlanObjects> objects_;          // null: PythonWorkers make the batches
   std::unique_ptr<TaskValues> values_;
-  std::unique_ptr<TicketEngine> engine_;
-  PlanEngine* plan_ = nullptr;  // engine_, if it runs a plan
+  std::unique_ptr<PlanEngine> engine_;
   ListedTickets* listed_ = nullptr;
-  IndexedTickets* indexed_ = nullptr;
   std::unique_ptr<TicketRunner> inline_;
   std::unique_ptr<WorkerPool> natives_;  // engine threads that are workers
   std::thread stream_thread_;            // an engine thread that runs the stream reader
   std::timed_mutex consumer_;
   uint64_t attended_ns_ = 0, looked_ns_ = 0;
   uint32_t unlooked_ = 0;  // calls of attend() until the clock is read again
-  LockTurn turn_;
+  GilHandover handover_;
   nanobind::object fatal_;
   std::mutex ended_by_mutex_;
   std::exception_ptr ended_by_;  // the error that ended stream_thread_
-  // The layout of the last batch.
+  // The layout of a PythonWorker's last batch.
   std::vector<std::byte> spec_;
   uint64_t spec_rows_ = 0;
   RowLayout layout_;

@@ -78,28 +78,24 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
           "out; zip and nested loops need a Loader for each iteration");
     }
     if (serial != serial_) return nb::borrow(end_marker());
-    if (plan_ != nullptr) {
-      if (plan_->has_held()) {
-        nb::object held = handed_out(plan_->take_held());
-        if (held.is_valid()) return held;
-      }
-      const auto at = go_on(epoch);
-      if (!at) return nb::borrow(end_marker());
-      epoch = *at;
+    if (engine_->has_held()) {
+      nb::object held = handed_out(engine_->take_held());
+      if (held.is_valid()) return held;
     }
+    const auto at = go_on(epoch);
+    if (!at) return nb::borrow(end_marker());
+    epoch = *at;
     switch (scheduler().poll(epoch)) {
       case Scheduler::Poll::kEpochEnd:
         if (listed_ != nullptr) {
           if (Owned error = listed_->take_error()) raise(steal(error.release()));
         }
-        if (plan_ != nullptr) {  // possibly the end of one round only, not of the pass
-          if (PyErr_CheckSignals() != 0) throw nb::python_error();
-          continue;
-        }
-        return nb::borrow(end_marker());
+        // Possibly the end of one round only, not of the pass.
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        continue;
       case Scheduler::Poll::kFailed:
         check_open();
-        raise_plan_failure(plan_->stream_failure());
+        raise_failure_of_stage(engine_->stream_failure());
       case Scheduler::Poll::kBatch: {
         nb::object batch = take();
         if (batch.is_valid()) return batch;
@@ -114,9 +110,9 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
           {
             WithoutGil unlocked;
             scheduler().wait(kSignalCheckNs);
-            turn_.want();
+            handover_.want();
           }
-          turn_.have();
+          handover_.have();
           if (PyErr_CheckSignals() != 0) throw nb::python_error();
         }
         break;
@@ -125,18 +121,14 @@ nb::object Core::next(uint64_t epoch, uint64_t serial) {
   }
 }
 
-bool Core::gave_all(uint64_t epoch) const {
-  return plan_ == nullptr ? engine_->scheduler().position().epoch != epoch : plan_->gave_all(epoch);
-}
-
 // The scheduler's epoch to poll when no element is held; nothing: the pass has ended.
 std::optional<uint64_t> Core::go_on(uint64_t epoch) {
-  plan_->leave_round();
+  engine_->leave_round();
   if (scheduler().position().epoch != epoch) {
     WithoutGil unlocked;
-    for (const auto& cache : plan_->plan().caches()) cache->end_pass();
+    for (const auto& cache : plan().caches()) cache->end_pass();
   }
-  const auto round = plan_->round(epoch);
+  const auto round = engine_->round(epoch);
   if (round && *round != epoch)
     scheduler().begin_epoch();  // a stream's next round must not start before
   return round;
@@ -144,20 +136,20 @@ std::optional<uint64_t> Core::go_on(uint64_t epoch) {
 
 // A null object: there was no item.
 nb::object Core::handed_out(PlanEngine::Taken taken) {
-  if (taken.failure) raise_plan_failure(std::move(*taken.failure));
+  if (taken.failure) raise_failure_of_stage(std::move(*taken.failure));
   return taken.item ? objects_->object_of(*taken.item) : nb::object();
 }
 
 // The scheduler's current batch. A null object: all of it was skipped; ask again.
 nb::object Core::take() {
-  if (plan_ != nullptr && plan_->remake_if_mismatched()) return nb::object();
+  if (engine_->remake_if_mismatched()) return nb::object();
   BatchEntry& entry = scheduler().current();
   uint64_t seq = scheduler().current_seq();
   if (auto g = scheduler().failed_granule()) {
     Task& task = ring().task_at(seq, *g);
     raise_failure(task, ticket_of({&entry, &task, seq, *g, 0, 0}));
   }
-  if (plan_ != nullptr) return handed_out(plan_->take());
+  if (objects_ != nullptr) return handed_out(engine_->take());
   Task& task = ring().task_at(seq, 0);
   uint64_t bytes = task.bytes;
   uint64_t samples = entry.rows;
@@ -257,7 +249,6 @@ nb::object Core::take_rows(BatchEntry& entry) {
 // The index of a row of the current entry. None: not known.
 nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
   row += ticket.begin;
-  uint64_t index = 0;
   if (listed_ != nullptr) {
     const uint64_t offset = scheduler().current().input_offset;
     if (offset == 0) return nb::none();
@@ -267,23 +258,17 @@ nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
       if (!indices.objects) return steal(indices.at(0));
       if (PyList_GET_SIZE(indices.objects.get()) == 1) return steal(indices.at(0));
     }
-    clear_trouble();
+    clear_error();
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     return nb::none();
-  } else if (plan_ != nullptr) {
-    plan_->plan().locate(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
-  } else if (indexed_ != nullptr) {
-    order_.indices(ticket.epoch, ticket.base, ticket.step, row, {&index, 1});
-  } else {
-    index = (ticket.base + ticket.step) * order_.options().batch_size + row;
   }
-  return nb::cast(index);
+  return nb::cast(plan().index_of(ticket.epoch, ticket.base, ticket.step, row));
 }
 
 void Core::raise_failure(Task& task, const Ticket& ticket) {
   const bool processes = engine_->settings().processes;
-  if (plan_ != nullptr && !processes && task.kind == ResultKind::kError) {
-    raise_plan_failure(PlanEngine::failure_of(task, ticket));
+  if (objects_ != nullptr && !processes && task.kind == ResultKind::kError) {
+    raise_failure_of_stage(PlanEngine::failure_of(task, ticket));
   }
   if (task.kind == ResultKind::kBroken) {
     const Error error = error_in(task);
@@ -301,7 +286,7 @@ void Core::raise_failure(Task& task, const Ticket& ticket) {
   } else if (task.kind == ResultKind::kNoSpace) {
     detail = nb::str(reinterpret_cast<const char*>(task.packet), task.length);
   } else {
-    const uint32_t what = plan_ == nullptr ? Call::of(task.in_hand.load()).what : 0;
+    const uint32_t what = objects_ == nullptr ? Call::of(task.in_hand.load()).what : 0;
     uint32_t first = static_cast<uint32_t>(task.bytes), end = first + 1;
     if (what == kAllAtOnce) {
       call = "__getitems__";
@@ -318,13 +303,13 @@ void Core::raise_failure(Task& task, const Ticket& ticket) {
   PyObject* make = helper("penstock.base.interop", "failure");
   if (make == nullptr) throw nb::python_error();
   nb::object chain = nb::none();
-  if (plan_ != nullptr) chain = nb::cast(plan_->plan().titles());
+  if (objects_ != nullptr) chain = nb::cast(plan().titles());
   nb::object exception =
       nb::borrow(make)(kind, detail, ticket.epoch, ticket.step, index, worker, chain, last, call);
   raise(exception);
 }
 
-void Core::raise_plan_failure(LoaderFailure failure) {
+void Core::raise_failure_of_stage(LoaderFailure failure) {
   scheduler().fail();
   failed_ = true;
   nb::object exception = nb::steal(exception_of(failure.error));
@@ -349,7 +334,7 @@ void Core::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64
 }
 
 nb::tuple Core::position() {
-  const Position at = plan_ == nullptr ? scheduler().position() : plan_->position();
+  const Position at = engine_->position();
   return nb::make_tuple(at.epoch, at.base, at.step);
 }
 
@@ -357,46 +342,28 @@ std::vector<uint64_t> Core::ahead() {
   return {scheduler().ahead().begin(), scheduler().ahead().end()};
 }
 
-uint64_t Core::steps(uint64_t base) {
-  if (plan_ == nullptr) return order_.steps(base);
-  return plan_->plan().known_length().value_or(kEndless);
-}
-
 void Core::set_length(uint64_t length, uint64_t version) {
   ConsumerLock lock = consume();
-  Order::Options options = order_.options();
-  options.length = length;
-  order_ = Order(options);
-  settings_.order = options;
-  if (indexed_ != nullptr) indexed_->set_order(order_);
-  scheduler().set_version(version);
+  settings_.order.length = length;
+  count_->store(length, std::memory_order_release);
+  engine_->length_changed(version);
 }
 
 bool Core::holds() {
   ConsumerLock lock = consume();
-  return plan_ != nullptr && plan_->holds();
+  return engine_->holds();
 }
 
 uint64_t Core::begin_pass(bool resumed) {
   ConsumerLock lock = consume();
   check_open();
-  return plan_->begin_pass(resumed, failed_ || plan_->amid());
+  return engine_->begin_pass(resumed, failed_ || engine_->amid());
 }
 
-LoaderState Core::plan_place() const { return plan_->state(); }
-
-std::string Core::plan_state() { return plan_place().to_json(); }
-
-uint64_t Core::rounds() const { return plan_->plan().rounds(); }
-
-void Core::check_plan_state(const std::string& state) {
-  plan_->check(LoaderState::from_json(state));
-}
-
-void Core::restore_plan(const std::string& state) {
+void Core::restore(const std::string& state) {
   ConsumerLock lock = consume();
   check_open();
-  plan_->restore(LoaderState::from_json(state));
+  engine_->restore(LoaderState::from_json(state));
   failed_ = false;
 }
 

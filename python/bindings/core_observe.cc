@@ -25,13 +25,9 @@ nb::list list_of(const std::vector<StageSnapshot>& stages) {
 }  // namespace
 
 std::vector<StageSnapshot> Core::worker_stages() const {
-  if (plan_ != nullptr) return plan_->worker_stages();
+  if (objects_ != nullptr) return engine_->worker_stages();
   return stages_of(engine_->worker_figures(),
                    PythonWorker::stages(settings_.source == SampleSettings::Source::kStream));
-}
-
-std::vector<StageSnapshot> Core::stream_stages() const {
-  return plan_ == nullptr ? std::vector<StageSnapshot>() : plan_->stream_stages();
 }
 
 Snapshot Core::snapshot(nb::dict about) {
@@ -39,17 +35,14 @@ Snapshot Core::snapshot(nb::dict about) {
       engine_->snapshot(setting<uint32_t>(about, "workers"), setting<std::string>(about, "kind"));
   s.title = setting<std::string>(about, "title");
   s.mode = setting<std::string>(about, "mode");
-  s.batch_size = settings_.samples ? order_.options().batch_size : 0;
-  if (plan_ != nullptr) {
-    const Plan& plan = plan_->plan();
-    s.batch_size = plan.batched() ? plan.max_rows() : 0;
-  }
+  const bool batched = objects_ == nullptr ? settings_.samples : plan().batched();
+  s.batch_size = batched ? plan().max_rows() : 0;
   s.pulled = settings_.source == SampleSettings::Source::kStream;
   for (auto [key, value] : setting<nb::dict>(about, "facts")) {
     s.facts.emplace_back(nb::cast<std::string>(key), nb::cast<std::string>(value));
   }
   s.stages = worker_stages();
-  s.stream_stages = stream_stages();
+  s.stream_stages = engine_->stream_stages();
   return s;
 }
 
@@ -79,7 +72,7 @@ nb::dict Core::stats() {
   }
   out["workers"] = workers;
   out["stages"] = list_of(worker_stages());
-  out["stream_stages"] = list_of(stream_stages());
+  out["stream_stages"] = list_of(engine_->stream_stages());
   nb::dict copies;
   for (size_t r = 0; r < kCopyReasons; ++r) {
     std::string_view name = name_of(static_cast<CopyReason>(r));

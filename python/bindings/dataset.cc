@@ -17,7 +17,6 @@
 #include "dataset_sources.h"
 #include "elements.h"
 #include "gil.h"
-#include "held.h"
 #include "module.h"
 #include "on_error.h"
 #include "penstock/base/error.h"
@@ -26,6 +25,7 @@
 #include "penstock/pipeline/transformations/operations.h"
 #include "python_op.h"
 #include "python_stages.h"
+#include "user_object.h"
 
 namespace nb = nanobind;
 
@@ -162,19 +162,19 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
       .def("enumerate", &Dataset::enumerate)
       .def("map_op", [](const Dataset& d, std::shared_ptr<Op> op) { return d.map(std::move(op)); })
       .def("map_python",
-           [](const Dataset& d, const Held& function, std::string title) {
+           [](const Dataset& d, const UserObjectOwner& function, std::string title) {
              return d.map(std::make_shared<PythonOp>(function.shared(), std::move(title)));
            })
       .def("filter_op",
            [](const Dataset& d, std::shared_ptr<Op> op) { return d.filter(std::move(op)); })
       .def("filter_python",
-           [](const Dataset& d, const Held& function, std::string title) {
+           [](const Dataset& d, const UserObjectOwner& function, std::string title) {
              return d.filter(std::make_shared<PythonOp>(function.shared(), std::move(title)));
            })
       .def("take_while_op",
            [](const Dataset& d, std::shared_ptr<Op> op) { return d.take_while(std::move(op)); })
       .def("take_while_python",
-           [](const Dataset& d, const Held& function, std::string title) {
+           [](const Dataset& d, const UserObjectOwner& function, std::string title) {
              return d.take_while(std::make_shared<PythonOp>(function.shared(), std::move(title)));
            })
       .def("shuffle_buffer",
@@ -185,22 +185,23 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
       .def("unique_op",
            [](const Dataset& d, std::shared_ptr<Op> op) { return d.unique(std::move(op)); })
       .def("unique_python",
-           [](const Dataset& d, const Held& function, std::string title) {
+           [](const Dataset& d, const UserObjectOwner& function, std::string title) {
              return d.unique(std::make_shared<PythonOp>(function.shared(), std::move(title)));
            })
       .def("scan_python",
-           [](const Dataset& d, const Held& function, std::string title, nb::object initial) {
+           [](const Dataset& d, const UserObjectOwner& function, std::string title,
+              nb::object initial) {
              return Dataset(nodes::scan(d.node(), std::move(title), held_row(initial.ptr()),
                                         std::make_shared<PythonScanner>(function.shared())));
            })
       .def("flat_map_python",
-           [](const Dataset& d, const Held& function, std::string title) {
+           [](const Dataset& d, const UserObjectOwner& function, std::string title) {
              return Dataset(
                  nodes::flat_map(d.node(), std::move(title),
                                  std::make_shared<PythonOpener>(function.shared(), "flat_map")));
            })
       .def("interleave_python",
-           [](const Dataset& d, const Held& function, std::string title, uint64_t cycle,
+           [](const Dataset& d, const UserObjectOwner& function, std::string title, uint64_t cycle,
               uint64_t block) {
              return Dataset(nodes::interleave(
                  d.node(), std::move(title),
@@ -260,7 +261,7 @@ void bind_build(nb::class_<Dataset>& dataset) {
       // `skip`: for loaders that skip failed elements.
       .def("build",
            [](const Dataset& d, bool skip) {
-             return BuiltPlan{build(d, skip), {}};
+             return BuiltPlan{build(d, skip), {}, {}};
            })
       // With the files and caches of another plan of this Dataset, in this process or another one:
       // its files_fd() and cache_fds(). Takes ownership of these descriptors.
@@ -268,7 +269,7 @@ void bind_build(nb::class_<Dataset>& dataset) {
            [](const Dataset& d, bool skip, int files, const std::vector<int>& caches) {
              Plan::Given given{os::Fd(files), {}};
              for (int fd : caches) given.stores.emplace_back(fd);
-             return BuiltPlan{build(d, skip, std::move(given)), {}};
+             return BuiltPlan{build(d, skip, std::move(given)), {}, {}};
            });
 }
 
@@ -280,7 +281,7 @@ DType dtype_named(const std::string& name) {
 }
 
 void bind_dataset(nb::module_& m) {
-  bind_held(m);
+  bind_user_object(m);
   bind_operations(m);
   bind_plan(m);
   bind_columns(m);

@@ -99,12 +99,25 @@ BuiltPlan plan_of_columns(nb::object sample, std::vector<nb::object> arrays, nb:
   }
   Node::Ref node = nodes::arrays(std::move(columns), {}, {}, describe(taken.spec));
   node = batches_for(std::move(node), options);
-  return {std::make_shared<const Plan>(*node), std::move(taken.spec)};
+  return {std::make_shared<const Plan>(*node), std::move(taken.spec), {}};
 }
 
 // The plan of a Loader over the rows of a Dataset. `options`: the Loader's options.
 BuiltPlan plan_of_rows(const Dataset& rows, nb::dict options) {
-  return {std::make_shared<const Plan>(*batches_for(rows.node(), options)), {}};
+  return {std::make_shared<const Plan>(*batches_for(rows.node(), options)), {}, {}};
+}
+
+// The plan of a Loader over a Python data set, sampler or generator. `options`: the Loader's
+// options.
+BuiltPlan plan_of_samples(nb::dict options) {
+  const bool stream = nb::cast<std::string>(options["source"]) == "stream";
+  auto count = std::make_shared<std::atomic<uint64_t>>(nb::cast<uint64_t>(options["length"]));
+  std::string title = nb::cast<bool>(options["samples"]) ? "samples" : "items";
+  if (stream) title += " of " + std::to_string(nb::cast<uint32_t>(options["streams"])) + " streams";
+  Node::Ref node = caller_samples(count, std::move(title));
+  node = stream ? stream_batches(std::move(node), nb::cast<uint64_t>(options["batch_size"]))
+                : batches_for(std::move(node), options);
+  return {std::make_shared<const Plan>(*node), {}, std::move(count)};
 }
 
 // Columns: (name, "text", "bytes" or a dtype, default in bytes or None) each.
@@ -213,11 +226,11 @@ void bind_sources(nb::class_<Dataset>& dataset) {
                     return Dataset(nodes::items(std::move(each), elements.spec()));
                   })
       .def_static("source_python",
-                  [](const Held& source, uint64_t length, std::string title) {
+                  [](const UserObjectOwner& source, uint64_t length, std::string title) {
                     return Dataset(python_source(source.shared(), length, std::move(title)));
                   })
       .def_static("generator_python",
-                  [](const Held& function, std::string title) {
+                  [](const UserObjectOwner& function, std::string title) {
                     return Dataset(generator_source(function.shared(), std::move(title)));
                   })
       .def_static(
@@ -317,6 +330,7 @@ void bind_sources(nb::class_<Dataset>& dataset) {
 void bind_columns(nb::module_& m) {
   m.def("plan_of_columns", &plan_of_columns);
   m.def("plan_of_rows", &plan_of_rows);
+  m.def("plan_of_samples", &plan_of_samples);
 }
 
 }  // namespace penstock::python

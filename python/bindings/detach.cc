@@ -88,7 +88,7 @@ PyObject* detached_container(PyObject* value, int depth, WorkerCounters& counter
     if (changed) made = Owned(PyObject_CallOneArg(PyTuple_GET_ITEM(known.get(), 1), parts));
   }
   if (made) return made.release();
-  clear_trouble();
+  clear_error();
   return PyErr_Occurred() != nullptr ? nullptr : Py_NewRef(value);
 }
 

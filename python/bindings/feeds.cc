@@ -53,7 +53,7 @@ class LoaderSource : public FeedsHub::Source {
   }
   FeedsHub::Place place() override {
     WithGil locked;
-    return FeedsHub::place_at(engine_.plan_place(), engine_.rounds());
+    return FeedsHub::place_at(engine_.state(), engine_.rounds());
   }
   void restore(const LoaderState& state) override {
     WithGil locked;

@@ -94,7 +94,7 @@ class PythonStream : public Streamed {
         }
       } catch (const Raised& raised) {
         const bool interrupted =
-            !raised.trouble() && context_.watch->interrupted(std::current_exception());
+            !raised.is_error() && context_.watch->interrupted(std::current_exception());
         if (interrupted) throw;
         // A generator that raised has ended: no policy can continue.
         out.fail(row, {stage_.title_, position, std::current_exception(), Decision::kRaise});

@@ -57,7 +57,7 @@ std::string shown(PyObject* object) {
   Owned text(object == nullptr ? nullptr : PyObject_Str(object));
   const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
   std::string out = utf8 != nullptr ? utf8 : "?";
-  clear_trouble();
+  clear_error();
   if (PyErr_Occurred() != nullptr) throw nanobind::python_error();
   return out;
 }

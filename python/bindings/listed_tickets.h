@@ -8,7 +8,7 @@
 
 #include "numpy_api.h"
 #include "penstock/memory/allocator.h"
-#include "penstock/pipeline/scheduler/tickets.h"
+#include "penstock/pipeline/scheduler/scheduler.h"
 
 namespace penstock::python {
 

@@ -35,7 +35,7 @@ class Run : public OpRun {
   Context& context_;
 };
 
-bool is_trouble(PyObject* exception) {
+bool is_ordinary(PyObject* exception) {
   return PyType_IsSubtype(Py_TYPE(exception), reinterpret_cast<PyTypeObject*>(PyExc_Exception)) !=
          0;
 }
@@ -47,11 +47,11 @@ std::string text_of_exception(PyObject* exception) {
   Owned message(PyObject_Str(exception));
   const char* words = message ? PyUnicode_AsUTF8(message.get()) : nullptr;
   if (words != nullptr && *words != 0) text += std::string(": ") + words;
-  clear_trouble();
+  clear_error();
   return text;
 }
 
-void clear_trouble() {
+void clear_error() {
   if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception) != 0) PyErr_Clear();
 }
 
@@ -60,22 +60,22 @@ Raised Raised::take() {
   Owned exception = exception_in_flight();
   if (!exception) exception = Owned(Py_NewRef(Py_None));
   raised.text_ = text_of_exception(exception.get());
-  raised.trouble_ = is_trouble(exception.get());
-  if (Owned interruption = exception_in_flight(); interruption && raised.trouble_) {
+  raised.is_error_ = is_ordinary(exception.get());
+  if (Owned interruption = exception_in_flight(); interruption && raised.is_error_) {
     exception = std::move(interruption);
     raised.text_ = text_of_exception(exception.get());
     PyErr_Clear();  // only one exception is reported
-    raised.trouble_ = false;
+    raised.is_error_ = false;
   }
   raised.exception_ = share(exception.get());
   return raised;
 }
 
-Raised Raised::from(PyObject* exception, std::string text, bool trouble) {
+Raised Raised::from(PyObject* exception, std::string text, bool is_error) {
   Raised raised;
   raised.exception_ = share(exception);
   raised.text_ = std::move(text);
-  raised.trouble_ = trouble;
+  raised.is_error_ = is_error;
   return raised;
 }
 
@@ -144,12 +144,12 @@ std::optional<Failure> call_for_row(Context& context, const Keys& keys, uint32_t
         throw Raised::take();
       }
     } catch (const Raised& raised) {
-      if (!raised.trouble() && context.watch->interrupted(std::current_exception())) throw;
-      const bool again = raised.trouble() && n < context.retries;
+      if (!raised.is_error() && context.watch->interrupted(std::current_exception())) throw;
+      const bool again = raised.is_error() && n < context.retries;
       context.watch->on_exception(again);
       if (again) continue;
       Failure failure{{}, 0, std::current_exception()};
-      if (!raised.trouble()) failure.decision = Decision::kRaise;
+      if (!raised.is_error()) failure.decision = Decision::kRaise;
       return failure;
     } catch (const Error& error) {
       if (error.code() != Code::kInvalidArgument && error.code() != Code::kDataLoss) throw;

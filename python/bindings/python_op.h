@@ -7,10 +7,10 @@
 #include <string>
 #include <utility>
 
-#include "held.h"
 #include "numpy_api.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/op.h"
+#include "user_object.h"
 
 namespace penstock::python {
 
@@ -22,15 +22,15 @@ class Raised : public std::exception {
   // such as Ctrl-C, which has precedence. With the GIL held.
   static Raised take();
   // An exception of another process, with its text there. With the GIL held.
-  static Raised from(PyObject* exception, std::string text, bool trouble);
+  static Raised from(PyObject* exception, std::string text, bool is_error);
   const char* what() const noexcept override { return text_.c_str(); }  // "ValueError: no"
   PyObject* exception() const { return static_cast<PyObject*>(exception_.get()); }
-  bool trouble() const { return trouble_; }  // an error, and not Ctrl-C or sys.exit()
+  bool is_error() const { return is_error_; }  // an error, and not Ctrl-C or sys.exit()
 
  private:
   std::shared_ptr<void> exception_;
   std::string text_;
-  bool trouble_ = true;
+  bool is_error_ = true;
 };
 
 // "ValueError: no". Python checks signals while it makes an object's text: KeyboardInterrupt may be
@@ -38,7 +38,7 @@ class Raised : public std::exception {
 std::string text_of_exception(PyObject* exception);
 
 // Clears the current exception if it is an error, but not KeyboardInterrupt, which would be lost.
-void clear_trouble();
+void clear_error();
 
 // The Python exception for a penstock::Error; new reference. nullptr: another exception is set.
 // With the GIL held.

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "held.h"
 #include "penstock/pipeline/plan/node.h"
+#include "user_object.h"
 
 namespace penstock::python {
 

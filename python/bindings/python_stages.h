@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "held.h"
 #include "penstock/pipeline/transformations/transformations.h"
+#include "user_object.h"
 
 namespace penstock::python {
 

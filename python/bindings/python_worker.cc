@@ -52,10 +52,12 @@ void PythonWorker::after_wait() {
   stay.returned();
 }
 
-bool PythonWorker::wanted() const { return outlet_.turn != nullptr && outlet_.turn->wanted(); }
+bool PythonWorker::wanted() const {
+  return outlet_.handover != nullptr && outlet_.handover->wanted();
+}
 void PythonWorker::give_way() {
   before_wait();
-  outlet_.turn->wait();
+  outlet_.handover->wait();
   after_wait();
 }
 
@@ -164,12 +166,12 @@ Owned PythonWorker::attempt(const Ticket& ticket, PyObject* index, uint64_t key)
     stay.returned();
     return got;
   });
-  if (!value && together_ && is_trouble()) tell_together();
+  if (!value && together_ && is_error()) tell_together();
   return value;
 }
 
 // False for Ctrl-C and sys.exit(), which no policy skips.
-bool PythonWorker::is_trouble() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
+bool PythonWorker::is_error() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
 
 std::string PythonWorker::pending_error() {
   Owned exception = exception_in_flight();
@@ -179,8 +181,7 @@ std::string PythonWorker::pending_error() {
 
 // Whether the policy continues after the current exception.
 bool PythonWorker::passes_over() const {
-  return settings_.on_error != OnError::kRaise && is_trouble() &&
-         !(unlike_ && settings_.falls_back);
+  return settings_.on_error != OnError::kRaise && is_error() && !(unlike_ && settings_.falls_back);
 }
 
 // Converts the current exception into a loss, if the policy allows. False: the exception that is
@@ -264,7 +265,7 @@ Owned PythonWorker::stand_in(const Ticket& ticket, uint32_t row, uint32_t n, con
     PyObject* list = listed.objects.get();
     PyObject* index = PyList_GET_ITEM(list, at);
     const int same = PyObject_RichCompareBool(index, PyList_GET_ITEM(list, own), Py_EQ);
-    if (same < 0) clear_trouble();  // arrays have no truth value: they count as different
+    if (same < 0) clear_error();  // arrays have no truth value: they count as different
     if (same > 0 || PyErr_Occurred() != nullptr) return {};
     key = key_in(listed, at, ticket, at);
     return Owned::borrow(index);

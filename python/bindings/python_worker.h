@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "failures.h"
-#include "lock_turn.h"
+#include "gil_handover.h"
 #include "numpy_api.h"
 #include "packets.h"
 #include "penstock/observe/snapshot.h"
@@ -32,7 +32,7 @@ class PythonWorker : public TicketRunner {
     Allocator* arena = nullptr;  // null: objects
     uint32_t number = 0;
     int link = -1;
-    LockTurn* turn = nullptr;  // for threads
+    GilHandover* handover = nullptr;  // for threads
   };
   // source: the map, or for streams a callable (stream) -> iterator. collate: None, or a callable
   // (list of samples) -> batch. update: a callable (version) -> new length, or None.
@@ -99,7 +99,7 @@ class PythonWorker : public TicketRunner {
       Owned value = call();
       if (value) return value;
       ring_.place(worker_).counters.errors.add_single_writer();
-      if (left == 0 || !is_trouble()) return value;
+      if (left == 0 || !is_error()) return value;
       PyErr_Clear();
       ring_.consumer().retried.add();
     }
@@ -121,7 +121,7 @@ class PythonWorker : public TicketRunner {
   }
   void emit(Slot& slot, ResultKind kind, Owned value, uint64_t extra_bytes = 0);
   void emit_with_losses(Slot& slot, Owned value);
-  static bool is_trouble();
+  static bool is_error();
   static std::string pending_error();
 
   SampleSettings settings_;

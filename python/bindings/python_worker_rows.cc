@@ -103,7 +103,7 @@ void PythonWorker::fetch_all(const Ticket& ticket, Slot& slot, std::vector<Owned
     return get_all(count);
   });
   if (!all) {
-    if (is_trouble()) together_ = exception_in_flight();
+    if (is_error()) together_ = exception_in_flight();
     return;
   }
   auto given = static_cast<size_t>(PySequence_Fast_GET_SIZE(all.get()));

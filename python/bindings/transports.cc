@@ -33,8 +33,8 @@ Failure failure_from(nb::handle packed) {
     if (unpack == nullptr) throw nb::python_error();
     exception = nb::borrow(unpack)(nb::object(packed[0]));
   }
-  const bool trouble = failure.decision != Decision::kRaise;
-  failure.error = std::make_exception_ptr(Raised::from(exception.ptr(), std::move(text), trouble));
+  const bool is_error = failure.decision != Decision::kRaise;
+  failure.error = std::make_exception_ptr(Raised::from(exception.ptr(), std::move(text), is_error));
   return failure;
 }
 
@@ -62,12 +62,12 @@ ParallelMapResult ProcessResults::take(Task& task) {
   }
 }
 
-std::vector<Loss> ProcessTransport::losses_in(Task& task) {
+std::vector<Loss> ValueTransport::losses_in(Task& task) {
   return python::losses_in(values_.take(task).ptr());
 }
 
-std::unique_ptr<ChainWorker::Outlet> ProcessTransport::outlet() {
-  throw Error(Code::kInternal, "Loader", "workers of this Dataset are other processes");
+std::unique_ptr<ChainWorker::Outlet> ValueTransport::outlet() {
+  throw Error(Code::kInternal, "Loader", "workers of this Loader are no threads of its plan");
 }
 
 }  // namespace penstock::python

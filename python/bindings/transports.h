@@ -33,18 +33,19 @@ class ThreadTransport : public LocalTransport {
   std::function<void()> attend_;
 };
 
-// The transport of workers in other processes, whose results are packets. With the GIL held, except
-// for discard() and results(), which take it.
-class ProcessTransport : public PlanEngine::Transport {
+// The transport of workers whose results are Python values: packets of other processes, or objects
+// of PythonWorkers in this one. With the GIL held, except for discard() and results(), which take
+// it.
+class ValueTransport : public PlanEngine::Transport {
  public:
   // `values` outlives it.
-  ProcessTransport(TaskValues& values, std::function<void()> attend)
+  ValueTransport(TaskValues& values, std::function<void()> attend)
       : values_(values), results_(values), attend_(std::move(attend)) {}
   ParallelMapResults& results() override { return results_; }
   std::vector<Loss> losses_in(Task& task) override;
   void discard(Task& task) override { values_.discard(task); }
   void attend() override { attend_(); }
-  // Error kInternal: the workers are in other processes.
+  // Error kInternal: no worker of this transport is a ChainWorker of this process.
   std::unique_ptr<ChainWorker::Outlet> outlet() override;
 
  private:

@@ -327,14 +327,18 @@ def test_steps_and_restore_check_their_arguments():
         for ahead in (3, [-1], ["x"], [1.5]):
             with pytest.raises(penstock.InvalidArgument, match="ahead"):
                 feed.restore({**state, "ahead": ahead})
-        for key, value in {
-            "seed": 1,
-            "shuffle": True,
-            "batch_size": 3,
-            "length": 6,
-        }.items():
-            with pytest.raises(penstock.InvalidArgument, match=key):
-                feed.restore({**state, key: value})
+        for options, said in (
+            ({"seed": 1}, "seed=1, this one was built with seed=0"),
+            ({"shuffle": True}, r"with shuffle\(seed=0\) as stage 1, this one has batch\(1\)"),
+            ({"batch_size": 3}, "with samples as stage 0, this one has items"),
+        ):
+            with (
+                penstock.Loader(Items(5), workers=0, **options) as other,
+                pytest.raises(penstock.InvalidArgument, match=said),
+            ):
+                feed.restore(other.state())
+        with pytest.raises(penstock.InvalidArgument, match=r"with 6 elements .* this one has 5"):
+            feed.restore({**state, "length": 6})
         assert feed.state() == state
         assert [index for _, index in feed] == list(range(5))
 

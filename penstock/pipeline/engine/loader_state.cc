@@ -47,7 +47,7 @@ std::string LoaderState::to_json() const {
                 {"ahead", ahead},
                 {"seed", seed}};
   state["length"] = length;
-  if (!plan.empty()) state["plan"] = plan;
+  state["plan"] = plan;
   if (!stream.empty()) state["stream"] = Json::parse(stream);
   if (world != 1) {
     state["world"] = world;
@@ -66,7 +66,6 @@ LoaderState LoaderState::from_json(std::string_view text) {
   state.ahead = list<uint64_t>(json, "ahead", &Json::is_number_unsigned);
   state.length = count(json, "length");
   state.seed = count(json, "seed");
-  if (!json.contains("plan")) return state;
   state.plan = list<std::string>(json, "plan", &Json::is_string);
   if (state.plan.empty()) throw refuse_state("'plan' is empty");
   if (json.contains("stream") && !json["stream"].is_null()) state.stream = json["stream"].dump();

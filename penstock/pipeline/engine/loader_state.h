@@ -9,7 +9,7 @@ namespace penstock {
 
 // A Loader's place. Exact, small, and independent of prefetched batches. Restores with any number
 // of workers and (ordered feeds) at another world size. Its JSON is the dict that state() of
-// Python's Dataset returns.
+// Python's Loader returns.
 struct LoaderState {
   static constexpr uint64_t kVersion = 1;
 
@@ -17,7 +17,7 @@ struct LoaderState {
   uint64_t batches = 0;         // of this epoch, delivered by all ranks together
   std::vector<uint64_t> ahead;  // further batches that an unordered feed delivered already
   // The plan: its seed, the number of elements in an epoch, and the titles of its stages, from the
-  // source upward. No titles: a Loader of Python over samples.
+  // source upward.
   uint64_t seed = 0;
   uint64_t length = 0;
   std::vector<std::string> plan;

@@ -8,12 +8,12 @@
 namespace penstock {
 
 PlanEngine::PlanEngine(std::shared_ptr<const Plan> plan, const EngineSettings& settings,
-                       const MakeTransport& transport, const MakeTickets& lists)
+                       const MakeTransport& transport, const MakeTickets& describer)
     : TicketEngine(
           settings_of(*plan, settings), needs_of(*plan, settings),
           [&](Allocator& arena) {
-            auto tickets = std::make_unique<PlanTickets>(plan);
-            if (lists) tickets->set_lists(lists(arena));
+            auto tickets = std::make_unique<PlanTickets>(plan, settings.granule_rows != 0);
+            if (describer) tickets->set_describer(describer(arena));
             return tickets;
           },
           [this](Task& task) { transport_->discard(task); }),
@@ -45,6 +45,7 @@ TicketEngine::Needs PlanEngine::needs_of(const Plan& plan, const EngineSettings&
   const bool streams = plan.stream() != nullptr;
   Needs needs;
   needs.rows = plan.max_rows();
+  needs.granule_rows = settings.granule_rows;
   needs.lanes = ParallelMaps::lanes_for(plan.parallel_maps().size(), settings.workers);
   needs.max_bytes =
       StreamReader::shares_of(settings.max_bytes, streams, !needs.lanes.empty()).batches;

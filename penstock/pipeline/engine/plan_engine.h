@@ -46,9 +46,9 @@ class PlanEngine : public TicketEngine {
   };
   using MakeTransport = std::function<std::unique_ptr<Transport>(TicketEngine&)>;
 
-  // `lists`: for a listed plan (PlanTickets::set_lists). Error kOutOfMemory.
+  // `describer`: see PlanTickets::set_describer. Error kOutOfMemory.
   PlanEngine(std::shared_ptr<const Plan> plan, const EngineSettings& settings,
-             const MakeTransport& transport, const MakeTickets& lists = nullptr);
+             const MakeTransport& transport, const MakeTickets& describer = nullptr);
   // REQUIRED: workers and stream reader have ended.
   ~PlanEngine() override;
 

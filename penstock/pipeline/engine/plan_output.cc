@@ -38,8 +38,6 @@ std::vector<uint32_t> gaps_of(const BatchEntry& entry, const std::vector<Loss>& 
 
 // Error kInvalidArgument: `state` is of another plan; the text names the stage that differs.
 void check_same_plan(const LoaderState& state, const Plan& plan, uint64_t seed) {
-  if (state.plan.empty())
-    throw refuse_restore("the state is of a Loader over samples, not of a Dataset");
   const std::vector<std::string>& ours = plan.titles();
   const size_t stages = std::max(state.plan.size(), ours.size());
   for (size_t i = 0; i < stages; ++i) {
@@ -47,7 +45,7 @@ void check_same_plan(const LoaderState& state, const Plan& plan, uint64_t seed) 
     std::string own = i < ours.size() ? ours[i] : "nothing";
     if (theirs != own) {
       throw refuse_restore("the state was taken with " + theirs + " as stage " + std::to_string(i) +
-                           ", this Dataset has " + own);
+                           ", this one has " + own);
     }
   }
   if (state.seed != seed) {
@@ -57,13 +55,13 @@ void check_same_plan(const LoaderState& state, const Plan& plan, uint64_t seed) 
   }
   if (state.length != plan.all()) {
     throw refuse_restore("the state was taken with " + std::to_string(state.length) +
-                         " elements in an epoch, this Dataset has " + std::to_string(plan.all()) +
+                         " elements in an epoch, this one has " + std::to_string(plan.all()) +
                          "; has its source changed?");
   }
   if (state.world != plan.world() && !plan.shard_moves()) {
     throw refuse_restore(
-        "the state was taken among " + std::to_string(state.world) +
-        " ranks, this Dataset is one of " + std::to_string(plan.world()) +
+        "the state was taken among " + std::to_string(state.world) + " ranks, this one is one of " +
+        std::to_string(plan.world()) +
         "; that needs nothing but map, enumerate, batch and prefetch above the shard");
   }
 }

@@ -9,8 +9,9 @@
 
 namespace penstock {
 
-PlanTickets::PlanTickets(std::shared_ptr<const Plan> plan)
-    : plan_(std::move(plan)), collected_(!plan_->bound() && !is_chunk_source(plan_->chain())) {
+PlanTickets::PlanTickets(std::shared_ptr<const Plan> plan, bool rows_in_place)
+    : plan_(std::move(plan)),
+      collected_(!rows_in_place && !plan_->bound() && !is_chunk_source(plan_->chain())) {
   if (!plan_->batched() || plan_->root()->ragged() || plan_->root()->padding() != nullptr) return;
   const SpecRef spec = plan_->chain().spec();
   if (spec == nullptr) {
@@ -33,7 +34,7 @@ void PlanTickets::set_stream_reader(StreamReader* reader, Allocator& arena, size
 }
 
 std::optional<uint64_t> PlanTickets::steps(uint64_t, uint64_t base) {
-  if (plan_->stream() != nullptr || lists_ != nullptr) return std::nullopt;
+  if (plan_->stream() != nullptr || describer_ != nullptr) return std::nullopt;
   // Cached, because the scheduler asks several times per ticket.
   if (!steps_ || steps_base_ != base) {
     steps_ = plan_->steps(base);
@@ -44,7 +45,7 @@ std::optional<uint64_t> PlanTickets::steps(uint64_t, uint64_t base) {
 
 Tickets::Described PlanTickets::describe(const Position& at, BatchEntry& entry) {
   entry.rows_together = rows_ == Rows::kTogether;
-  if (lists_ != nullptr) return lists_->describe(at, entry);
+  if (describer_ != nullptr) return describer_->describe(at, entry);
   if (plan_->stream() == nullptr) {
     entry.rows = plan_->rows(at.base, at.step);
     return Described::kPosted;

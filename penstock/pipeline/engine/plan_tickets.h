@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -13,18 +14,20 @@
 
 namespace penstock {
 
-// The tickets of a Dataset. If the Dataset has a stream, each ticket comes with a stream chunk of
+// The tickets of a plan. If the plan has a stream, each ticket comes with a stream chunk of
 // the stream reader. The stream's place before each recent ticket is stored, so that a withdrawn
 // ticket can be made again. Consumer's thread only.
 class PlanTickets : public Tickets {
  public:
-  explicit PlanTickets(std::shared_ptr<const Plan> plan);
+  // `rows_in_place`: workers write each row into the batch, without collecting the rows before.
+  PlanTickets(std::shared_ptr<const Plan> plan, bool rows_in_place);
 
   // For a plan with a stream, before any other call. `reader` must outlive this.
   void set_stream_reader(StreamReader* reader, Allocator& arena, size_t remembered);
-  // For a listed plan, before any other call. Such tickets have the positions of their rows as
-  // indices: two words (0; the number of bytes that follow), then a word for each row.
-  void set_lists(std::unique_ptr<Tickets> lists) { lists_ = std::move(lists); }
+  // Before any other call: something else describes the tickets. For a listed plan each ticket has
+  // the positions of its rows as indices: two words (0; the number of bytes that follow), then a
+  // word for each row.
+  void set_describer(std::unique_ptr<Tickets> describer) { describer_ = std::move(describer); }
 
   std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) override;
   Described describe(const Position& at, BatchEntry& entry) override;
@@ -33,6 +36,7 @@ class PlanTickets : public Tickets {
   uint64_t spent_bytes() const override { return reader_ == nullptr ? 0 : reader_->excess(); }
   uint64_t work_bytes(uint64_t batch_bytes) const override { return collected_ ? batch_bytes : 0; }
   bool divisible() const override { return rows_ == Rows::kPlaced; }
+  uint32_t streams() const override { return describer_ == nullptr ? 0 : describer_->streams(); }
 
   // Reports a finished batch. `fixed`: its rows have one fixed size.
   void saw(bool fixed, uint64_t bytes);
@@ -82,7 +86,7 @@ class PlanTickets : public Tickets {
   bool collected_ = false;         // rows are collected first, then copied into the batch
   std::optional<uint64_t> steps_;  // cached, for an epoch that begins at steps_base_
   uint64_t steps_base_ = 0;
-  std::unique_ptr<Tickets> lists_;
+  std::unique_ptr<Tickets> describer_;
   StreamReader* reader_ = nullptr;
   Allocator* arena_ = nullptr;
   uint64_t input_bytes_ = 0;  // of the largest stream chunk
@@ -91,6 +95,25 @@ class PlanTickets : public Tickets {
   bool begun_ = false;          // the stream reader is at the last record
   std::optional<Failure> failure_;
   Leftover leftover_;
+};
+
+// Tickets of `count` streams in turn: ticket k is the next one of stream k mod count. Stream s
+// belongs to worker s mod `workers`. The epoch goes on until every stream has ended.
+class StreamTickets : public Tickets {
+ public:
+  StreamTickets(uint32_t count, uint32_t rows, uint32_t workers)
+      : count_(count), rows_(rows), workers_(std::max(workers, 1u)) {}
+  std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
+  Described describe(const Position& at, BatchEntry& entry) override {
+    entry.rows = rows_;
+    entry.stream = static_cast<uint32_t>((at.base + at.step) % count_);
+    entry.owner = entry.stream % workers_;
+    return Described::kPosted;
+  }
+  uint32_t streams() const override { return count_; }
+
+ private:
+  uint32_t count_, rows_, workers_;
 };
 
 }  // namespace penstock

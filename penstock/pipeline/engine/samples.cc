@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/base/error.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/scheduler/order.h"
@@ -68,6 +69,22 @@ class SamplesStage : public Indexed {
   bool whole_;
 };
 
+class CallerSamples : public Indexed {
+ public:
+  explicit CallerSamples(SampleCount count) : count_(std::move(count)) {}
+
+  uint64_t length(uint64_t) const override { return count_->load(std::memory_order_acquire); }
+  SpecRef spec() const override { return nullptr; }
+  bool costly() const override { return true; }
+  std::optional<uint64_t> index(const At&, uint64_t position) const override { return position; }
+  std::unique_ptr<IndexedReader> reader(Context&) const override {
+    throw Error(Code::kInternal, "Loader", "samples that the caller's workers make");
+  }
+
+ private:
+  SampleCount count_;
+};
+
 class SampleBatch : public Collated {
  public:
   SampleBatch(IndexedRef input, const Order::Options& order)
@@ -102,18 +119,23 @@ class SampleBatch : public Collated {
   Order order_;  // for the data set's length when this was built
 };
 
-class ListedBatch : public Collated {
+// Batches whose tickets are described by something else: a sampler, or streams.
+class DescribedBatch : public Collated {
  public:
-  ListedBatch(IndexedRef input, uint64_t max_rows)
-      : Collated(std::move(input)), most_rows_(max_rows) {}
+  // `listed`: the tickets say which samples there are; else the positions of samples count on.
+  DescribedBatch(IndexedRef input, uint64_t max_rows, bool listed)
+      : Collated(std::move(input)), max_rows_(max_rows), listed_(listed) {}
 
   uint64_t length(uint64_t) const override { return kEndless; }
-  uint64_t rows(uint64_t, uint64_t) const override { return most_rows_; }
-  uint64_t max_rows() const override { return most_rows_; }
-  uint64_t element(uint64_t, uint64_t row, uint64_t) const override { return row; }
+  uint64_t rows(uint64_t, uint64_t) const override { return max_rows_; }
+  uint64_t max_rows() const override { return max_rows_; }
+  uint64_t element(uint64_t batch, uint64_t row, uint64_t base) const override {
+    return listed_ ? row : (base + batch) * max_rows_ + row;
+  }
 
  private:
-  uint64_t most_rows_;
+  uint64_t max_rows_;
+  bool listed_;
 };
 
 // Element i is the result of the data set's get(i). `whole`: an element is already a batch, and the
@@ -152,22 +174,39 @@ Node::Ref sample_batches(Node::Ref input, uint64_t n, bool drop_last,
   });
 }
 
+Node::Ref described_batches(Node::Ref samples, uint64_t max_rows, bool listed) {
+  check_batch_size(max_rows, "Loader");
+  return make_node({
+      .title = (listed ? "batch(sampler, " : "batch(") + std::to_string(max_rows) + ")",
+      .inputs = {std::move(samples)},
+      .build = [max_rows, listed](std::vector<Built> inputs, Builder&) -> Built {
+        return {std::make_shared<DescribedBatch>(inputs[0].indexed, max_rows, listed)};
+      },
+      .listed = listed,
+  });
+}
+
 }  // namespace
 
 Node::Ref plan_of_samples(std::shared_ptr<Samples> samples, const LoaderOptions& options) {
   return batches_of(samples_node(std::move(samples), options.batch_size == 0), options);
 }
 
-Node::Ref listed_batches(Node::Ref samples, uint64_t max_rows) {
-  check_batch_size(max_rows, "Loader");
+Node::Ref caller_samples(SampleCount count, std::string title) {
   return make_node({
-      .title = "batch(sampler, " + std::to_string(max_rows) + ")",
-      .inputs = {std::move(samples)},
-      .build = [max_rows](std::vector<Built> inputs, Builder&) -> Built {
-        return {std::make_shared<ListedBatch>(inputs[0].indexed, max_rows)};
+      .title = std::move(title),
+      .build = [count = std::move(count)](std::vector<Built>, Builder&) -> Built {
+        return {std::make_shared<CallerSamples>(count)};
       },
-      .listed = true,
   });
+}
+
+Node::Ref listed_batches(Node::Ref samples, uint64_t max_rows) {
+  return described_batches(std::move(samples), max_rows, true);
+}
+
+Node::Ref stream_batches(Node::Ref samples, uint64_t rows) {
+  return described_batches(std::move(samples), rows, false);
 }
 
 Node::Ref batches_of(Node::Ref node, const LoaderOptions& options) {

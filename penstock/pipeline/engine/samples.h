@@ -35,14 +35,24 @@ class Samples {
   std::atomic<uint64_t> length_;
 };
 
+// Samples that the caller's own workers make, such as those of a Python data set. The engine knows
+// only their number, which may change between epochs (PlanEngine::length_changed). `title`: what an
+// item is.
+using SampleCount = std::shared_ptr<const std::atomic<uint64_t>>;
+Node::Ref caller_samples(SampleCount count, std::string title);
+
 // Batches of samples that a sampler lists: each ticket carries the positions of its rows
-// (PlanTickets::set_lists). Only the sampler knows the number of batches. `max_rows`: an upper
+// (PlanTickets::set_describer). Only the sampler knows the number of batches. `max_rows`: an upper
 // bound for the rows of a batch. Error kInvalidArgument: `max_rows` is 0 or above 2^32 - 1.
 Node::Ref listed_batches(Node::Ref samples, uint64_t max_rows);
+// Batches of `rows` samples of streams that the caller's own workers read (StreamTickets). Sample i
+// of batch b has the position b * rows + i. Only the streams know the number of batches. Error
+// kInvalidArgument: `rows` is 0 or above 2^32 - 1.
+Node::Ref stream_batches(Node::Ref samples, uint64_t rows);
 // The batches of `samples` for a Loader with these options: order, error policy, batch size and
 // shard. Error kInvalidArgument: invalid options.
 Node::Ref batches_of(Node::Ref samples, const LoaderOptions& options);
-// The same for a C++ data set.
+// As batches_of() for a C++ data set.
 Node::Ref plan_of_samples(std::shared_ptr<Samples> samples, const LoaderOptions& options);
 
 }  // namespace penstock

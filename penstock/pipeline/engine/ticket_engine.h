@@ -32,7 +32,10 @@ struct EngineSettings {
   bool pause_at_epochs = false;
   bool tune_workers = false, tune_queue = false;
   int64_t timeout_ns = -1;  // < 0: none
-  bool supervised = true;   // workers may die, or be abandoned
+  // Not 0: workers of the caller's own make samples and write each row into its batch; a granule
+  // has this many rows.
+  uint32_t granule_rows = 0;
+  bool supervised = true;  // workers may die, or be abandoned
 };
 
 // Runs tickets of any source with any kind of workers. Owns the ring, the memory, the scheduler,

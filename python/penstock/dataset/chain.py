@@ -58,7 +58,7 @@ class Chain:
         given = [a._native if isinstance(a, Operation) else a for a in arguments]
         self._held = None
         if method.endswith("_python"):
-            self._held = given[0] = _engine.Held(arguments[0])
+            self._held = given[0] = _engine.UserObjectOwner(arguments[0])
         if not inputs:
             self._native = getattr(_engine.Dataset, method)(*given)
         elif len(inputs) == 1 and not several:

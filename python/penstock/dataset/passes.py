@@ -133,7 +133,7 @@ class DatasetIterator(Restorable, Closing):
     def _check(self, state: Any) -> None:
         """Raise the errors of `restore` for this state."""
         self._have_a_loader()
-        self._loader._check_plan_state(state)
+        self._loader._check_state(state)
 
     def reset(self, dataset: Dataset | None = None) -> None:
         """Begin the next pass; or a pass over another Dataset: other files, other parameters."""

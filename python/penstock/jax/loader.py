@@ -151,8 +151,6 @@ class JaxLoader(Loader):
 
     def _is_over(self, epoch: int) -> bool:
         """Whether the pass of `epoch` was delivered; for a Dataset, a pass is all rounds."""
-        if self._info.plan is None:
-            return self.epoch != epoch
         return self._info.pass_of(self.epoch) != self._info.pass_of(epoch)
 
     def _put(self, batch: Any) -> Any:

@@ -20,8 +20,7 @@ from .epochs import Epochs
 from .iterators import BatchIterator, LoaderIterator
 from .progress import LossLog, check_bar, with_bar
 from .settings import check_worker_init, settings_of
-from .source import SourceInfo, length_of, source_info
-from .state import read_state, state_of
+from .source import SourceInfo, source_info
 from .worker_pool import WorkerPool
 
 
@@ -190,13 +189,7 @@ class Loader(Restorable, Closing):
             if failed:
                 self._resumed = False  # the next batch is the one that failed
             self._enter()
-            epoch, _, step = self._core.position()
-            if self._info.kind == "chain":
-                epoch = self._core.begin_pass(self._resumed)
-            elif (step or self._core.ahead() or failed) and not self._resumed:
-                self._epochs.end()
-                self._core.seek(epoch + 1, 0, 0, [])
-                epoch += 1
+            epoch = self._core.begin_pass(self._resumed)
             self._resumed = False
             self._epochs.begin(epoch)
             batches = LoaderIterator(self, epoch)
@@ -225,7 +218,7 @@ class Loader(Restorable, Closing):
             return len(info.source)
         if info.kind == "stream" or info.begin is not None:
             raise TypeError(f"the length of a stream is not known: {info.title}")
-        return int(self._core.steps(0))
+        return int(self._core.steps())
 
     def _total(self) -> int | None:
         """The number of batches of a ``for``, if it is known."""
@@ -239,9 +232,8 @@ class Loader(Restorable, Closing):
         epoch, base, step = self._core.position()
         done = int(base) // int(self._settings["world"]) + int(step)
         info = self._info
-        if info.plan is not None and info.plan.length:  # a pass may have several epochs
-            done += (epoch - info.first_epoch_of(info.pass_of(epoch))) * int(info.plan.length)
-        return done
+        before = epoch - info.first_epoch_of(info.pass_of(epoch))  # a pass may have several epochs
+        return done + (before * int(info.plan.length) if before else 0)
 
     @property
     def epoch(self) -> int:
@@ -285,12 +277,10 @@ class Loader(Restorable, Closing):
 
     def _is_empty(self, taken_at: int) -> bool:
         """Whether a whole epoch had no batch, since a batch of epoch `taken_at`."""
-        if self._info.kind == "chain":
-            rounds = self._info.plan.rounds
-            if self._info.plan.length == 0 or rounds == _engine.ENDLESS:
-                return True
-            return bool(self._core.position()[0] > taken_at + rounds)
-        return bool(self._core.position()[0] > taken_at + 1)
+        plan = self._info.plan
+        if self._info.kind == "chain" and (plan.length == 0 or plan.rounds == _engine.ENDLESS):
+            return True
+        return bool(self._core.position()[0] > taken_at + plan.rounds)
 
     def _foreign(self) -> bool:
         """Whether the Loader belongs to the parent that forked this process."""
@@ -337,21 +327,19 @@ class Loader(Restorable, Closing):
         It may be restored with any number and kind of workers and, for indexed sources, with
         another world size.
         """
-        if self._info.kind == "chain":
-            try:
-                state: dict[str, Any] = json.loads(self._core.plan_state())
-            except RecursionError:
-                raise InvalidArgument(
-                    "this chain has so many stages of streams, one in the other, that Python "
-                    "cannot hold its state: put several functions into one stage",
-                    "state",
-                ) from None
-            return state
-        return state_of(self._core, self._settings, length_of(self._info))
+        try:
+            state: dict[str, Any] = json.loads(self._core.state())
+        except RecursionError:
+            raise InvalidArgument(
+                "this chain has so many stages of streams, one in the other, that Python "
+                "cannot hold its state: put several functions into one stage",
+                "state",
+            ) from None
+        return state
 
-    def _check_plan_state(self, state: Any) -> None:
+    def _check_state(self, state: Any) -> None:
         self._core.check_open()
-        self._core.check_plan_state(_plan_json(state))
+        self._core.check_state(_json_of(state))
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken.
@@ -363,30 +351,18 @@ class Loader(Restorable, Closing):
             generator object.
         """
         self._check_ours()
-        if self._info.kind == "chain":
-            with self._lock:
-                self._core.restore_plan(_plan_json(state))  # raises before anything has changed
-                self._core.end_iteration()
-                self._resumed = True
-            return
-        rank, world = self._settings["rank"], self._settings["world"]
-        indexed = self._info.kind == "map"
-        steps = self._core.steps if indexed else None
-        epoch, batches, ahead = read_state(state, self.state(), rank, world, steps)
         if not self._info.replayable:
+            self._check_state(state)
             raise InvalidArgument(
                 f"{self._info.title} is a generator object and cannot be restarted "
                 "to a place; give the generator function",
                 "restore",
             )
         with self._lock:
+            self._core.restore(_json_of(state))  # raises before anything has changed
             self._core.end_iteration()
-            if indexed:
-                self._core.seek(epoch, batches, 0, ahead)
-            else:
-                self._core.seek(epoch, 0, batches, [batches + step for step in ahead])
             self._resumed = True
-            self._epochs.moved_to(epoch)
+            self._epochs.moved_to(self._core.position()[0])
 
     # ---- looking ---------------------------------------------------------------------------------
 
@@ -509,7 +485,7 @@ class Loader(Restorable, Closing):
         self._finalizer()
 
 
-def _plan_json(state: Any) -> str:
+def _json_of(state: Any) -> str:
     try:
         return json.dumps(state)
     except (TypeError, ValueError):

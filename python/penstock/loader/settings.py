@@ -152,6 +152,8 @@ def settings_of(
             if info.rows is None
             else _engine.plan_of_rows(info.rows, settings)
         )
+    elif info.kind != "chain":
+        info.plan = _engine.plan_of_samples(settings)
     return settings, mode
 
 

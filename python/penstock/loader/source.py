@@ -53,7 +53,7 @@ class SourceInfo:
     # workers. The Loader does not call the hooks of `hooked`.
     paused: bool = False
     replayable: bool = True
-    plan: Any = None  # for a Dataset or columns: the engine's plan
+    plan: Any = None  # the engine's plan; except for a Dataset, None until options are known
 
     @property
     def hooks(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class SourceInfo:
     @property
     def endless_or_unknown(self) -> bool:
         """Whether the number of batches is unknown or infinite."""
-        if self.plan is None:
+        if self.kind != "chain":
             return self.kind == "stream"
         return self.plan.length is None or _engine.ENDLESS in (
             self.plan.length,
@@ -76,12 +76,12 @@ class SourceInfo:
         )
 
     def pass_of(self, epoch: int) -> int:
-        """For a Dataset: the pass of the engine's `epoch`, counted from 0."""
+        """The pass of the engine's `epoch`, counted from 0; that of a Dataset may have several."""
         rounds = self.plan.rounds
         return epoch if rounds == _engine.ENDLESS else epoch // int(rounds)
 
     def first_epoch_of(self, number: int) -> int:
-        """For a Dataset: the first engine epoch of pass `number`."""
+        """The first engine epoch of pass `number`."""
         rounds = self.plan.rounds
         return number if rounds == _engine.ENDLESS else number * int(rounds)
 

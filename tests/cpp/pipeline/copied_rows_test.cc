@@ -127,11 +127,11 @@ class Listed {
         ring_(TicketRing::create({8, 1, 1, 8, {}}, false)),
         arena_(Region::create(Region::Kind::kPrivate)),
         rows_(arena_),
-        tickets_(plan_),
+        tickets_(plan_, false),
         scheduler_(*ring_, arena_, tickets_, options(), [](Task& task) { take_outcome(task); }),
         output_(plan_, 0, scheduler_, tickets_),
         worker_(worker_of_plan(plan_, {}, *ring_, [] { return LocalTransport().outlet(); })) {
-    tickets_.set_lists(std::make_unique<FixedLists>(std::move(lists), arena_));
+    tickets_.set_describer(std::make_unique<FixedLists>(std::move(lists), arena_));
     scheduler_.begin_epoch();
   }
 

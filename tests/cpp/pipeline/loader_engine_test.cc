@@ -335,9 +335,8 @@ TEST(LoaderEngine, a_state_of_another_plan_is_refused_and_says_which_stage) {
     other.restore(feed.state());
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "restore: the state was taken with batch(2) as stage 1, this Dataset has batch(3)");
+    EXPECT_STREQ(error.what(),
+                 "restore: the state was taken with batch(2) as stage 1, this one has batch(3)");
   }
   EXPECT_THROW(other.restore(LoaderState{}), Error);
 }

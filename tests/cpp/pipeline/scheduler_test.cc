@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "penstock/pipeline/engine/plan_tickets.h"
 #include "tests/cpp/pipeline/scheduler_world.h"
 
 namespace penstock {

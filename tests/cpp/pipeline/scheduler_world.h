@@ -7,8 +7,8 @@
 #include <optional>
 #include <stdexcept>
 
+#include "indexed_tickets.h"
 #include "penstock/pipeline/scheduler/scheduler.h"
-#include "penstock/pipeline/scheduler/tickets.h"
 
 // A scheduler whose tickets are claimed by the test, so nothing depends on time.
 namespace penstock::testing {

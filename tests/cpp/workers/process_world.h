@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "../memory/child.h"
+#include "../pipeline/indexed_tickets.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/scheduler/scheduler.h"
-#include "penstock/pipeline/scheduler/tickets.h"
 #include "penstock/workers/supervisor.h"
 #include "penstock/workers/ticket_runner.h"
 
@@ -226,7 +226,7 @@ class ProcessWorld {
   Settings settings_;
   Scratch* scratch_;
   Order order_;
-  IndexedTickets tickets_;
+  testing::IndexedTickets tickets_;
   std::unique_ptr<TicketRing> ring_;
   Allocator arena_;
   std::vector<Process> processes_;

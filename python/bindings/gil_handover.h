@@ -11,7 +11,7 @@ namespace penstock::python {
 // releases the GIL for a moment, as NumPy's functions do, wakes a waiting thread but acquires the
 // GIL again before that thread runs, for up to 5 ms. So between two tickets a worker checks this
 // class, and waits until the consumer has the GIL.
-class LockTurn {
+class GilHandover {
  public:
   // Called by the consumer: before it acquires the GIL, and when it has it.
   void want() { state_.store(kWanted, std::memory_order_seq_cst); }

@@ -12,8 +12,8 @@ class module_;
 namespace penstock::python {
 
 // A user's Python object that stages of a Dataset call. The stages refer to it weakly: its only
-// owner is a Held, which Python's garbage collector can traverse. So an object with an attribute
-// that is a Dataset or Loader of its own methods can be collected. Threads: any.
+// owner is a UserObjectOwner, which Python's garbage collector can traverse. So an object with an
+// attribute that is a Dataset or Loader of its own methods can be collected. Threads: any.
 class UserObject {
  public:
   explicit UserObject(PyObject* object) : object_(object) {}
@@ -34,14 +34,14 @@ using UserObjectRef = std::shared_ptr<const UserObject>;
 
 // The owner, a Python object: it lives as long as the penstock.Dataset whose stage calls the
 // object.
-class Held {
+class UserObjectOwner {
  public:
   // With the GIL held.
-  explicit Held(PyObject* object)
+  explicit UserObjectOwner(PyObject* object)
       : owned_(Owned::borrow(object)), shared_(std::make_shared<UserObject>(object)) {}
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-  ~Held() { clear(); }
+  UserObjectOwner(const UserObjectOwner&) = delete;
+  UserObjectOwner& operator=(const UserObjectOwner&) = delete;
+  ~UserObjectOwner() { clear(); }
 
   UserObjectRef shared() const { return shared_; }
   PyObject* object() const { return owned_.get(); }
@@ -56,6 +56,6 @@ class Held {
   std::shared_ptr<UserObject> shared_;
 };
 
-void bind_held(nanobind::module_& m);
+void bind_user_object(nanobind::module_& m);
 
 }  // namespace penstock::python

@@ -1,4 +1,4 @@
-#include "held.h"
+#include "user_object.h"
 
 #include <nanobind/nanobind.h>
 
@@ -30,12 +30,12 @@ namespace {
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
-  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<Held>(self)->object());
+  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<UserObjectOwner>(self)->object());
   return 0;
 }
 
 int clear(PyObject* self) {
-  nb::inst_ptr<Held>(self)->clear();
+  nb::inst_ptr<UserObjectOwner>(self)->clear();
   return 0;
 }
 
@@ -45,11 +45,13 @@ PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
 
 }  // namespace
 
-void bind_held(nb::module_& m) {
-  nb::class_<Held>(m, "Held", nb::type_slots(slots),
-                   "The owner of a function or object that a Dataset's stage calls. Internal.")
-      .def("__init__", [](Held* self, nb::object object) { new (self) Held(object.ptr()); })
-      .def("pin", &Held::pin);
+void bind_user_object(nb::module_& m) {
+  nb::class_<UserObjectOwner>(
+      m, "UserObjectOwner", nb::type_slots(slots),
+      "The owner of a function or object that a Dataset's stage calls. Internal.")
+      .def("__init__", [](UserObjectOwner* self,
+                          nb::object object) { new (self) UserObjectOwner(object.ptr()); })
+      .def("pin", &UserObjectOwner::pin);
 }
 
 }  // namespace penstock::python
