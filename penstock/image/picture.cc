@@ -194,9 +194,7 @@ void Picture::flip(bool horizontal, bool vertical) {
 void Picture::turn(int quarters) {
   if (quarters % 4 == 0) return;
   if (quarters % 4 == 2) return flip(true, true);
-  if (from_ != From::kPixels || !plain()) settle();
-  const ImageView in{pixels_.row(box_.y) + box_.x * channels_, box_.width, box_.height, channels_,
-                     pixels_.stride};
+  const ImageView in = settled();
   Image& out = memory_[next_];
   transpose(in, out);
   next_ = 1 - next_;
@@ -227,7 +225,20 @@ void Picture::grey(int channels) {
   start(pixels_.width, pixels_.height, channels);
 }
 
+void Picture::warp(const WarpSpec& spec) {
+  const ImageView in = settled();
+  warper_.begin(in, spec);
+  from_ = From::kWarped;
+  start(in.width, in.height, channels_);
+}
+
 void Picture::settle() { pad(0, 0, 0, 0, 0); }
+
+ImageView Picture::settled() {
+  if (from_ != From::kPixels || !plain()) settle();
+  return {pixels_.row(box_.y) + box_.x * channels_, box_.width, box_.height, channels_,
+          pixels_.stride};
+}
 
 void Picture::write(std::byte* to) {
   if (normalization_ == nullptr && !chw_) {
@@ -289,6 +300,13 @@ void Picture::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
       return jpeg_.read(x0, y0, x1, y1, taker);
     case From::kPng:
       return png_.read(x0, y0, x1, y1, taker);
+    case From::kWarped:
+      warped_row_.resize(static_cast<size_t>(x1 - x0) * static_cast<size_t>(channels_));
+      for (int y = y0; y < y1; ++y) {
+        warper_.row(y, x0, x1, warped_row_.data());
+        taker.take(warped_row_.data());
+      }
+      return;
     case From::kPixels:
       for (int y = y0; y < y1; ++y) taker.take(pixels_.row(y) + x0 * channels_);
   }

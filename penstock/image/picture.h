@@ -9,6 +9,7 @@
 #include "penstock/image/pixels.h"
 #include "penstock/image/png.h"
 #include "penstock/image/resize.h"
+#include "penstock/image/warp.h"
 
 namespace penstock::image {
 
@@ -49,6 +50,7 @@ class Picture {
   void turn(int quarters);  // counter-clockwise, as numpy.rot90
   // A border all around.
   void pad(int left, int top, int right, int bottom, uint8_t value);
+  void warp(const WarpSpec& spec);
   void grey(int channels);  // see to_grey
   // REQUIRED: one number, or as many as channels.
   void normalize(NormalizationRef normalization) { normalization_ = std::move(normalization); }
@@ -59,7 +61,7 @@ class Picture {
   void write(std::byte* to);
 
  private:
-  enum class From : uint8_t { kPixels, kJpeg, kPng };
+  enum class From : uint8_t { kPixels, kJpeg, kPng, kWarped };
   struct Part {
     int x = 0, y = 0, width = 0, height = 0;
     Part cropped(int left, int top, int w, int h, bool flip_x, bool flip_y) const;
@@ -67,6 +69,8 @@ class Picture {
   void start(int width, int height, int channels);
   // Everything that was noted is done; the picture is pixels in memory of its own.
   void settle();
+  // The same, unless they are pixels already, or a box of pixels: these.
+  ImageView settled();
   void give(RowSink& sink);
   void read(int x0, int y0, int x1, int y1, RowTaker& taker);
   int decoded_smaller();
@@ -76,6 +80,7 @@ class Picture {
   ImageView pixels_;
   JpegReader jpeg_;
   PngReader png_;
+  Warper warper_;
   bool fast_ = false;
   int channels_ = 3;
   int in_width_ = 0, in_height_ = 0;  // of what is read
@@ -93,7 +98,7 @@ class Picture {
   Resizer resizer_;
   Image memory_[2];  // what was settled, and the next
   int next_ = 0;
-  std::vector<uint8_t> row_;
+  std::vector<uint8_t> row_, warped_row_;
 };
 
 }  // namespace penstock::image

@@ -3,39 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "penstock/image/portable_math.h"
+
 namespace penstock::image {
-namespace {
-
-// The logarithm and exponential of C libraries differ in the last bit; sums, products and
-// quotients do not.
-double log_of(double x) {
-  int power;
-  const double z = std::frexp(x, &power);  // x = z 2^power, z in [0.5, 1)
-  const double t = (z - 1) / (z + 1);
-  double sum = 0, term = t;
-  for (int k = 1; k < 60; k += 2) {
-    sum += term / k;
-    term *= t * t;
-  }
-  return 2 * sum + power * M_LN2;
-}
-
-double exp_of(double x) {
-  const double power = std::floor(x / M_LN2 + 0.5);
-  const double rest = x - power * M_LN2;
-  double sum = 1, term = 1;
-  for (int k = 1; k < 24; ++k) {
-    term *= rest / k;
-    sum += term;
-  }
-  return std::ldexp(sum, static_cast<int>(power));
-}
 
 double between(const Range& range, RandomStream& rng) {
   return range.least + (range.greatest - range.least) * rng.uniform();
 }
-
-}  // namespace
 
 CropBox random_box(int width, int height, int box_width, int box_height, RandomStream& rng) {
   const auto y = rng.below(static_cast<uint64_t>(height - box_height) + 1);

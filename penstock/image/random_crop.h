@@ -15,6 +15,7 @@ CropBox random_box(int width, int height, int box_width, int box_height, RandomS
 struct Range {
   double least = 0, greatest = 0;
 };
+double between(const Range& range, RandomStream& rng);  // uniform
 
 // A box of a random part of the image's area and a random aspect ratio (width by height), as
 // torchvision's RandomResizedCrop chooses it: `area` of the image's area, uniform; the ratio's

@@ -29,6 +29,21 @@ image::Filter filter_of(const std::string& name, const char* operation) {
               "filter is '" + name + "'; there are nearest, box, bilinear, bicubic, lanczos");
 }
 
+image::WarpOptions warp_options(const std::string& fill, double value, const std::string& sampling,
+                                const char* operation) {
+  const auto beyond = image::beyond_named(fill);
+  if (!beyond) {
+    throw Error(Code::kInvalidArgument, operation,
+                "fill is '" + fill + "'; there are nearest, constant, reflect, wrap, and numbers");
+  }
+  const auto known = image::sampling_named(sampling);
+  if (!known) {
+    throw Error(Code::kInvalidArgument, operation,
+                "interpolation is '" + sampling + "'; there are nearest, bilinear");
+  }
+  return {*known, *beyond, value};
+}
+
 }  // namespace
 
 void bind_image_operations(nb::module_& m) {
@@ -66,6 +81,21 @@ void bind_image_operations(nb::module_& m) {
   m.def("image_rot90", [](int quarters, image::Fields fields) {
     return mutable_image_op(image::rot90(quarters, std::move(fields)));
   });
+  m.def("image_random_affine",
+        [](std::array<double, 2> degrees, std::array<double, 2> translate,
+           std::array<double, 2> scale, std::array<double, 4> shear, const std::string& fill,
+           double value, const std::string& sampling, image::Fields fields) {
+          const char* const name = "image.random_affine";
+          image::AffineRanges ranges;
+          ranges.degrees = {degrees[0], degrees[1]};
+          ranges.translate_x = translate[0];
+          ranges.translate_y = translate[1];
+          ranges.scale = {scale[0], scale[1]};
+          ranges.shear_x = {shear[0], shear[1]};
+          ranges.shear_y = {shear[2], shear[3]};
+          return mutable_image_op(image::random_affine(
+              ranges, warp_options(fill, value, sampling, name), std::move(fields)));
+        });
   m.def("image_grayscale", [](int channels, image::Fields fields) {
     return mutable_image_op(image::grayscale(channels, std::move(fields)));
   });

@@ -25,17 +25,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from .base.arguments import flag, integer, integer_list, real, several, string
+from .dataset.dataset import Dataset
 from .dataset.recipe import Operation
 from .errors import InvalidArgument
 from .operations import _floats, _names
 
 __all__ = [
     "center_crop",
+    "compose",
     "decode",
     "grayscale",
     "normalize",
     "pad",
+    "random_affine",
     "random_crop",
     "random_flip",
     "random_resized_crop",
@@ -211,6 +216,55 @@ def rot90(k: int = 1, *, fields: Fields = "image") -> Operation:
     return Operation("image_rot90", turns, _names(fields, name))
 
 
+def random_affine(
+    degrees: float | Sequence[float] = 0,
+    translate: Sequence[float] = (0, 0),
+    scale: Sequence[float] = (1, 1),
+    shear: float | Sequence[float] = 0,
+    fill: str | float = "nearest",
+    *,
+    interpolation: str = "bilinear",
+    fields: Fields = "image",
+) -> Operation:
+    """Turn, move, magnify and shear around the centre, as torchvision's `RandomAffine` does.
+
+    Each number is uniform in its range. The size of the image stays. The sums are integers: a pixel
+    differs by 1 at most from the exact one.
+
+    Parameters
+    ----------
+    degrees : float or pair of float
+        The range of the angle, clockwise; one number d is ``(-d, d)``. From -360 to 360.
+    translate : pair of float
+        The greatest move to the right or left, and up or down, as a part of the width and of the
+        height; 0 to 1. Moves are whole pixels.
+    scale : pair of float
+        Above 1 magnifies. From 0.01 to 100.
+    shear : float, (least, greatest) or (least x, greatest x, least y, greatest y)
+        The range of the angles; one number s is ``(-s, s)``. Along y only if four are given. From
+        -80 to 80.
+    fill : {"nearest", "constant", "reflect", "wrap"} or float
+        Pixels beyond the border, as `scipy.ndimage` and Keras name them: the nearest one, 0, the
+        image mirrored, the image repeated. A number: this value in every channel.
+    interpolation : {"bilinear", "nearest"}
+        "nearest" makes no new values, for masks of classes.
+    fields
+        As of `decode`.
+    """
+    name = "image.random_affine"
+    sheared = _range("shear", shear, name, (1, 2, 4))
+    return Operation(
+        "image_random_affine",
+        _range("degrees", degrees, name),
+        _pair("translate", translate, name),
+        _pair("scale", scale, name),
+        [*sheared, 0.0, 0.0][:4],
+        *_fill(fill, name),
+        string("interpolation", interpolation, name),
+        _names(fields, name),
+    )
+
+
 def grayscale(channels: int = 1, *, fields: Fields = "image") -> Operation:
     """Turn colours into Pillow's grey, in 1 or 3 equal channels."""
     name = "image.grayscale"
@@ -246,6 +300,77 @@ def to_chw(*, fields: Fields = "image") -> Operation:
     return Operation("image_to_chw", _names(fields, "image.to_chw"))
 
 
+class compose:  # noqa: N801  named as the functions beside it
+    """Operations, callable on one image: for tests, and for looking at what they do.
+
+    The result is the one that `Dataset.map` with the same operations gives for the element at the
+    place `index` of that epoch.
+
+    Parameters
+    ----------
+    operations : list of operations
+
+    Examples
+    --------
+    >>> augment = penstock.image.compose(
+    ...     [penstock.image.random_affine(degrees=20), penstock.image.random_flip()]
+    ... )
+    >>> augment(picture, seed=7, epoch=0, index=3)
+    """
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        name = "image.compose"
+        self.operations = tuple(several("operations", operations, "operations", name))
+        for operation in self.operations:
+            if not isinstance(operation, Operation):
+                raise InvalidArgument(
+                    f"{operation!r} is no operation; give those of penstock.image", name
+                )
+
+    def __call__(self, image: Any, *, seed: int = 0, epoch: int = 0, index: int = 0) -> Any:
+        """The result for one image.
+
+        Parameters
+        ----------
+        image : array or bytes, or dict
+            The field ``"image"``; or an element with all fields, which is returned as a dict.
+        seed, epoch, index : int
+            The address of the random numbers.
+        """
+        name = "image.compose"
+        place = integer("index", index, 0, (1 << 62), operation=name)
+        element = image if isinstance(image, dict) else {"image": image}
+        dataset = Dataset.source(_Everywhere(element, place + 1))
+        for operation in self.operations:
+            dataset = dataset.map(operation)
+        with dataset.build(workers=0, seed=seed) as feed:
+            whole = integer("epoch", epoch, 0, operation=name)
+            feed.restore({**feed.state(), "epoch": whole, "batches": place})
+            made = next(iter(feed))
+        copied = {field: _copied(value) for field, value in made.items()}
+        return copied if isinstance(image, dict) else copied["image"]
+
+    def __repr__(self) -> str:
+        return f"image.compose({list(self.operations)})"
+
+
+class _Everywhere:
+    """A source with one element at every place."""
+
+    def __init__(self, element: dict[str, Any], count: int) -> None:
+        self.element, self.count = element, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, _: int) -> dict[str, Any]:
+        return self.element
+
+
+def _copied(value: Any) -> Any:
+    return np.array(value) if isinstance(value, np.ndarray) else value
+
+
 def _size(height: Any, width: Any, operation: str) -> tuple[int, int]:
     return (
         integer("height", height, 1, _MOST_SIDE, operation=operation),
@@ -258,6 +383,30 @@ def _pair(name: str, value: Any, operation: str) -> list[float]:
     if len(pair) != 2:
         raise InvalidArgument(f"{name} is {value!r}; give the least and the greatest", operation)
     return pair
+
+
+def _range(name: str, value: Any, operation: str, lengths: Sequence[int] = (1, 2)) -> list[float]:
+    """One number d is (-d, d)."""
+    if not hasattr(value, "__iter__"):
+        most = real(name, value, operation)
+        if most < 0:
+            raise InvalidArgument(
+                f"{name} is {value!r}; give 0 or more, or the least and the greatest", operation
+            )
+        return [-most, most]
+    given = [real(name, each, operation) for each in several(name, value, "numbers", operation)]
+    if len(given) not in lengths[1:]:
+        raise InvalidArgument(
+            f"{name} is {value!r}; give {' or '.join(str(length) for length in lengths)} numbers",
+            operation,
+        )
+    return given
+
+
+def _fill(value: Any, operation: str) -> tuple[str, float]:
+    if isinstance(value, str):
+        return string("fill", value, operation), 0.0
+    return "constant", real("fill", value, operation)
 
 
 def _is_list(value: Any) -> bool:

@@ -1,6 +1,7 @@
 #include "penstock/pipeline/transformations/image_op.h"
 
 #include <array>
+#include <cstdio>
 #include <exception>
 #include <span>
 #include <utility>
@@ -48,6 +49,18 @@ void Step::check_pixels(const PictureSpec& in) const {
   }
   if (in.form == PictureSpec::Form::kFloats) refuse("map it before image.normalize()");
   if (in.chw) refuse("map it before image.to_chw()");
+}
+
+std::string number(double value) {
+  char digits[32];
+  std::snprintf(digits, sizeof(digits), "%.9g", value);
+  return digits;
+}
+
+std::string listed(const std::vector<double>& numbers) {
+  std::string text = numbers.size() > 1 ? "(" : "";
+  for (size_t i = 0; i < numbers.size(); ++i) text += (i > 0 ? ", " : "") + number(numbers[i]);
+  return text + (numbers.size() > 1 ? ")" : "");
 }
 
 DecodeStep::DecodeStep(const DecodeOptions& options) : Step("image.decode"), options_(options) {

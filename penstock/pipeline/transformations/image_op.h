@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/random.h"
@@ -63,6 +64,10 @@ class DecodeStep : public Step {
   DecodeOptions options_;
 };
 
+// A number in a title or an error.
+std::string number(double value);
+std::string listed(const std::vector<double>& numbers);  // "(1, 2)", or "1" alone
+
 // Steps on some leaves, one pass over each image.
 class ImageOp : public Op {
  public:
@@ -90,5 +95,11 @@ class ImageOp : public Op {
   std::vector<Placed> steps_;
   std::vector<std::string> fields_;
 };
+
+template <class S, class... Arguments>
+OpRef step_op(std::vector<std::string> fields, Arguments&&... arguments) {
+  return std::make_shared<ImageOp>(std::make_shared<S>(std::forward<Arguments>(arguments)...),
+                                   std::move(fields));
+}
 
 }  // namespace penstock::image

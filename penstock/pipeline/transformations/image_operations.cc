@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,20 +13,6 @@ namespace penstock::image {
 namespace {
 
 constexpr int kMostSide = 65535;
-
-std::string number(double value) {
-  char digits[32];
-  std::snprintf(digits, sizeof(digits), "%.9g", value);
-  return digits;
-}
-
-std::string listed(const std::vector<float>& numbers) {
-  std::string text = numbers.size() > 1 ? "(" : "";
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    text += (i > 0 ? ", " : "") + number(static_cast<double>(numbers[i]));
-  }
-  return text + (numbers.size() > 1 ? ")" : "");
-}
 
 // A step whose result has a height and a width of its own.
 class SizedStep : public Step {
@@ -230,9 +215,9 @@ class NormalizeStep : public Step {
              " of std; give one of each, or one a channel");
     }
     for (float one : std) {
-      if (one == 0 || !std::isfinite(one)) refuse("std is " + listed({one}));
+      if (one == 0 || !std::isfinite(one)) refuse("std is " + number(one));
     }
-    arguments_ = listed(mean) + ", " + listed(std);
+    arguments_ = listed({mean.begin(), mean.end()}) + ", " + listed({std.begin(), std.end()});
     normalization_ = std::make_shared<const Normalization>(std::move(mean), std::move(std));
   }
   std::string arguments() const override { return arguments_; }
@@ -275,41 +260,37 @@ class ChwStep : public Step {
   void apply(Picture& picture, RandomStream&) const override { picture.to_chw(); }
 };
 
-template <class S, class... Arguments>
-OpRef op(Fields fields, Arguments&&... arguments) {
-  return std::make_shared<ImageOp>(std::make_shared<S>(std::forward<Arguments>(arguments)...),
-                                   std::move(fields));
-}
-
 }  // namespace
 
 OpRef decode(const DecodeOptions& options, Fields fields) {
-  return op<DecodeStep>(std::move(fields), options);
+  return step_op<DecodeStep>(std::move(fields), options);
 }
 OpRef resize(int height, int width, Filter filter, bool antialias, Fields fields) {
-  return op<ResizeStep>(std::move(fields), height, width, filter, antialias);
+  return step_op<ResizeStep>(std::move(fields), height, width, filter, antialias);
 }
 OpRef center_crop(int height, int width, Fields fields) {
-  return op<CropStep>(std::move(fields), "image.center_crop", height, width, false);
+  return step_op<CropStep>(std::move(fields), "image.center_crop", height, width, false);
 }
 OpRef random_crop(int height, int width, Fields fields) {
-  return op<CropStep>(std::move(fields), "image.random_crop", height, width, true);
+  return step_op<CropStep>(std::move(fields), "image.random_crop", height, width, true);
 }
 OpRef random_resized_crop(int height, int width, const RandomResizedCropOptions& options,
                           Fields fields) {
-  return op<RandomResizedCropStep>(std::move(fields), height, width, options);
+  return step_op<RandomResizedCropStep>(std::move(fields), height, width, options);
 }
 OpRef random_flip(double horizontal, double vertical, Fields fields) {
-  return op<FlipStep>(std::move(fields), horizontal, vertical);
+  return step_op<FlipStep>(std::move(fields), horizontal, vertical);
 }
 OpRef pad(const Border& border, uint8_t value, Fields fields) {
-  return op<PadStep>(std::move(fields), border, value);
+  return step_op<PadStep>(std::move(fields), border, value);
 }
-OpRef rot90(int quarters, Fields fields) { return op<TurnStep>(std::move(fields), quarters); }
-OpRef grayscale(int channels, Fields fields) { return op<GreyStep>(std::move(fields), channels); }
+OpRef rot90(int quarters, Fields fields) { return step_op<TurnStep>(std::move(fields), quarters); }
+OpRef grayscale(int channels, Fields fields) {
+  return step_op<GreyStep>(std::move(fields), channels);
+}
 OpRef normalize(std::vector<float> mean, std::vector<float> std, Fields fields) {
-  return op<NormalizeStep>(std::move(fields), std::move(mean), std::move(std));
+  return step_op<NormalizeStep>(std::move(fields), std::move(mean), std::move(std));
 }
-OpRef to_chw(Fields fields) { return op<ChwStep>(std::move(fields)); }
+OpRef to_chw(Fields fields) { return step_op<ChwStep>(std::move(fields)); }
 
 }  // namespace penstock::image

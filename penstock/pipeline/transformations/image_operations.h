@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "penstock/image/picture.h"
+#include "penstock/image/random_affine.h"
 #include "penstock/image/random_crop.h"
+#include "penstock/image/warp.h"
 #include "penstock/pipeline/stages/op.h"
 
 // Operations on images for Dataset::map. Immutable: any thread. An image is uint8 with the axes
@@ -49,6 +51,15 @@ struct Border {
 OpRef pad(const Border& border, uint8_t value = 0, Fields fields = {"image"});
 // Counter-clockwise by so many quarters of a turn, as numpy.rot90.
 OpRef rot90(int quarters = 1, Fields fields = {"image"});
+// How pixels are found between pixels, and beyond the border.
+struct WarpOptions {
+  Sampling sampling = Sampling::kBilinear;
+  Beyond beyond = Beyond::kNearest;
+  double value = 0;  // of Beyond::kConstant
+};
+// See the function of this name in penstock/image/random_affine.h.
+OpRef random_affine(const AffineRanges& ranges, const WarpOptions& options = {},
+                    Fields fields = {"image"});
 // Pillow's grey, in 1 or 3 equal channels.
 OpRef grayscale(int channels = 1, Fields fields = {"image"});
 // (x - mean) / std as float32; see penstock::normalize. Only to_chw may follow.

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "penstock/image/image.h"
+
+namespace penstock::image {
+
+// Where the pixel (x, y) of a result is in the image: at ((a x + b y + c), (d x + e y + f)). Both
+// count pixels; (0, 0) is the centre of the first one.
+struct AffineMap {
+  double a = 1, b = 0, c = 0;
+  double d = 0, e = 1, f = 0;
+};
+
+enum class Sampling : uint8_t { kNearest, kBilinear };
+std::optional<Sampling> sampling_named(std::string_view name);
+std::string_view name_of(Sampling sampling);
+
+// What lies beyond the border, of an image a b c d. The names and the meanings are those of
+// scipy.ndimage, and of Keras.
+enum class Beyond : uint8_t {
+  kNearest,   // a a a | a b c d | d d d
+  kConstant,  // one value; nothing is blended with it
+  kReflect,   // c b a | a b c d | d c b
+  kWrap,      // coordinates repeat with a period of size - 1, so that d and a coincide
+};
+std::optional<Beyond> beyond_named(std::string_view name);
+std::string_view name_of(Beyond beyond);
+
+struct WarpSpec {
+  AffineMap map;
+  Sampling sampling = Sampling::kBilinear;
+  Beyond beyond = Beyond::kNearest;
+  double value = 0;  // of kConstant
+};
+
+// Computes rows of a warped image, each by itself. The result has the size of the image. Sums are
+// integers, so the bits are the same on every machine: coordinates are multiples of 2^-24, weights
+// of 2^-14. One thread.
+class Warper {
+ public:
+  // REQUIRED: the pixels stay valid; a, b, d and e are at most 4096, and c and f at most 2^32.
+  void begin(const ImageView& in, const WarpSpec& spec);
+  // Columns [x0, x1) of row y.
+  void row(int y, int x0, int x1, uint8_t* to);
+
+ private:
+  ImageView in_;
+  WarpSpec spec_;
+  std::vector<int64_t> xs_, ys_;  // coordinates of the row
+};
+
+}  // namespace penstock::image

@@ -1,0 +1,79 @@
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "penstock/pipeline/transformations/image_op.h"
+#include "penstock/pipeline/transformations/image_operations.h"
+
+namespace penstock::image {
+namespace {
+
+// A step that moves pixels, and keeps the image's size.
+class WarpStep : public Step {
+ public:
+  WarpStep(const char* name, const WarpOptions& options) : Step(name), options_(options) {
+    if (!std::isfinite(options.value)) refuse("fill is " + number(options.value));
+  }
+  PictureSpec result(const PictureSpec& in) const override {
+    check_pixels(in);
+    return in;
+  }
+
+ protected:
+  std::string fill() const {
+    const bool one_value = options_.beyond == Beyond::kConstant;
+    return "fill=" + (one_value ? number(options_.value) : std::string(name_of(options_.beyond))) +
+           (options_.sampling == Sampling::kBilinear ? "" : ", nearest");
+  }
+  void warp(Picture& picture, const AffineMap& map) const {
+    picture.warp({map, options_.sampling, options_.beyond, options_.value});
+  }
+  // Error kInvalidArgument: not two ascending numbers between these.
+  void check_range(const char* name, const Range& range, double least, double most) const {
+    if (range.least >= least && range.least <= range.greatest && range.greatest <= most) return;
+    refuse(std::string(name) + " is " + listed({range.least, range.greatest}) +
+           "; give two ascending numbers from " + number(least) + " to " + number(most));
+  }
+
+ private:
+  WarpOptions options_;
+};
+
+class RandomAffineStep : public WarpStep {
+ public:
+  RandomAffineStep(const AffineRanges& ranges, const WarpOptions& options)
+      : WarpStep("image.random_affine", options), ranges_(ranges) {
+    check_range("degrees", ranges.degrees, -360, 360);
+    for (double one : {ranges.translate_x, ranges.translate_y}) {
+      if (one >= 0 && one <= 1) continue;
+      refuse("translate is " + listed({ranges.translate_x, ranges.translate_y}) +
+             "; give two numbers from 0 to 1");
+    }
+    check_range("scale", ranges.scale, 0.01, 100);
+    check_range("shear", ranges.shear_x, -80, 80);
+    check_range("shear", ranges.shear_y, -80, 80);
+  }
+  std::string arguments() const override {
+    auto pair = [](const Range& range) { return listed({range.least, range.greatest}); };
+    return "degrees=" + pair(ranges_.degrees) +
+           ", translate=" + listed({ranges_.translate_x, ranges_.translate_y}) +
+           ", scale=" + pair(ranges_.scale) + ", shear=" +
+           listed({ranges_.shear_x.least, ranges_.shear_x.greatest, ranges_.shear_y.least,
+                   ranges_.shear_y.greatest}) +
+           ", " + fill();
+  }
+  void apply(Picture& picture, RandomStream& rng) const override {
+    warp(picture, random_affine(picture.width(), picture.height(), ranges_, rng));
+  }
+
+ private:
+  AffineRanges ranges_;
+};
+
+}  // namespace
+
+OpRef random_affine(const AffineRanges& ranges, const WarpOptions& options, Fields fields) {
+  return step_op<RandomAffineStep>(std::move(fields), ranges, options);
+}
+
+}  // namespace penstock::image
