@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +13,7 @@
 
 #include "module.h"
 #include "penstock/base/error.h"
+#include "sample_settings.h"
 
 namespace nb = nanobind;
 
@@ -42,6 +44,31 @@ image::WarpOptions warp_options(const std::string& fill, double value, const std
                 "interpolation is '" + sampling + "'; there are nearest, bilinear");
   }
   return {*known, *beyond, value};
+}
+
+// A shift: (choices, most, relative).
+image::KerasShift keras_shift_of(const nb::dict& ranges, const char* name) {
+  const auto shift = setting<nb::tuple>(ranges, name);
+  return {nb::cast<std::vector<double>>(shift[0]), nb::cast<double>(shift[1]),
+          nb::cast<bool>(shift[2])};
+}
+
+image::KerasRanges keras_ranges_of(const nb::dict& ranges) {
+  const auto pair = [&](const char* name) {
+    const auto two = setting<std::array<double, 2>>(ranges, name);
+    return image::Range{two[0], two[1]};
+  };
+  image::KerasRanges made;
+  made.rotation = setting<double>(ranges, "rotation");
+  made.height = keras_shift_of(ranges, "height_shift");
+  made.width = keras_shift_of(ranges, "width_shift");
+  made.shear = setting<double>(ranges, "shear");
+  made.zoom = pair("zoom");
+  made.horizontal_flip = setting<bool>(ranges, "horizontal_flip");
+  made.vertical_flip = setting<bool>(ranges, "vertical_flip");
+  made.channel_shift = setting<double>(ranges, "channel_shift");
+  if (!ranges["brightness"].is_none()) made.brightness = pair("brightness");
+  return made;
 }
 
 }  // namespace
@@ -96,6 +123,23 @@ void bind_image_operations(nb::module_& m) {
           return mutable_image_op(image::random_affine(
               ranges, warp_options(fill, value, sampling, name), std::move(fields)));
         });
+  m.def("image_keras", [](std::optional<nb::dict> ranges, const std::string& fill, double value,
+                          const std::string& sampling, nb::dict standardization,
+                          bool channels_first, std::string field) {
+    image::KerasOptions options;
+    if (ranges) options.ranges = keras_ranges_of(*ranges);
+    const image::WarpOptions warp = warp_options(fill, value, sampling, "keras.ImageDataGenerator");
+    options.sampling = warp.sampling;
+    options.beyond = warp.beyond;
+    options.value = warp.value;
+    options.standardization = {setting<double>(standardization, "rescale"),
+                               setting<bool>(standardization, "center"),
+                               setting<bool>(standardization, "std"),
+                               setting<std::vector<float>>(standardization, "feature_mean"),
+                               setting<std::vector<float>>(standardization, "feature_std")};
+    options.channels_first = channels_first;
+    return mutable_image_op(image::keras_images(std::move(options), std::move(field)));
+  });
   m.def("image_grayscale", [](int channels, image::Fields fields) {
     return mutable_image_op(image::grayscale(channels, std::move(fields)));
   });

@@ -300,7 +300,7 @@ def to_chw(*, fields: Fields = "image") -> Operation:
     return Operation("image_to_chw", _names(fields, "image.to_chw"))
 
 
-class compose:  # noqa: N801  named as the functions beside it
+class compose:
     """Operations, callable on one image: for tests, and for looking at what they do.
 
     The result is the one that `Dataset.map` with the same operations gives for the element at the

@@ -2,9 +2,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "penstock/image/keras_transform.h"
 #include "penstock/image/picture.h"
 #include "penstock/image/random_affine.h"
 #include "penstock/image/random_crop.h"
@@ -66,5 +68,16 @@ OpRef grayscale(int channels = 1, Fields fields = {"image"});
 OpRef normalize(std::vector<float> mean, std::vector<float> std, Fields fields = {"image"});
 // {channels, height, width}. Only normalize may follow.
 OpRef to_chw(Fields fields = {"image"});
+// What Keras' ImageDataGenerator makes of an image, uint8 or float32 with the axes {height, width,
+// channels}, or {channels, height, width}: float32 of the same shape.
+struct KerasOptions {
+  std::optional<KerasRanges> ranges;  // none: not transformed
+  Sampling sampling = Sampling::kBilinear;
+  Beyond beyond = Beyond::kNearest;
+  double value = 0;  // of Beyond::kConstant
+  KerasStandardization standardization;
+  bool channels_first = false;
+};
+OpRef keras_images(KerasOptions options, std::string field = "image");
 
 }  // namespace penstock::image

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .image_generator import ImageBatches, ImageDataGenerator
 from .py_dataset import PyDatasetFeed, feed
 from .stream import StreamFeed
 
-__all__ = ["PyDatasetFeed", "StreamFeed", "feed"]
+__all__ = ["ImageBatches", "ImageDataGenerator", "PyDatasetFeed", "StreamFeed", "feed"]
