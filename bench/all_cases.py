@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cases import (
     array_pipeline,
+    augment,
     channel,
     counters,
     far,
@@ -37,6 +38,7 @@ _MODULES = (
     tfrecord,
     hdf5,
     array_pipeline,
+    augment,
     far,
     stages,
     latency,

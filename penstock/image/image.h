@@ -9,12 +9,14 @@ namespace penstock::image {
 // The most pixels of an image that is decoded; Pillow refuses images beyond the same number.
 inline constexpr uint64_t kMaxPixels = 178'956'970;
 
-// Rows of uint8 pixels, channels last. Not owned.
+// Rows of pixels, channels last. Not owned.
 struct ImageView {
   const uint8_t* data = nullptr;
   int width = 0, height = 0, channels = 0;
-  size_t stride = 0;  // bytes from one row to the next
+  size_t stride = 0;    // bytes from one row to the next
+  int value_bytes = 1;  // 1: uint8; 4: float32
 
+  int pixel_bytes() const { return channels * value_bytes; }
   const uint8_t* row(int y) const { return data + static_cast<size_t>(y) * stride; }
 };
 
@@ -22,15 +24,16 @@ struct ImageView {
 class Image {
  public:
   // The contents are undefined. May throw std::bad_alloc.
-  void reset(int width, int height, int channels) {
-    const size_t stride = static_cast<size_t>(width) * static_cast<size_t>(channels);
+  void reset(int width, int height, int channels, int value_bytes = 1) {
+    const size_t stride = static_cast<size_t>(width) * static_cast<size_t>(channels) *
+                          static_cast<size_t>(value_bytes);
     const size_t bytes = stride * static_cast<size_t>(height);
     if (bytes > capacity_) {
       capacity_ = 0;
       memory_.reset(new uint8_t[bytes]);
       capacity_ = bytes;
     }
-    view_ = {memory_.get(), width, height, channels, stride};
+    view_ = {memory_.get(), width, height, channels, stride, value_bytes};
   }
   const ImageView& view() const { return view_; }
   uint8_t* row(int y) { return memory_.get() + static_cast<size_t>(y) * view_.stride; }

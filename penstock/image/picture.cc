@@ -16,7 +16,9 @@ class ImageSink : public RowSink {
  public:
   explicit ImageSink(Image& image, int left = 0, int top = 0)
       : image_(image), left_(left), top_(top) {}
-  uint8_t* row(int y) override { return image_.row(top_ + y) + left_ * image_.view().channels; }
+  uint8_t* row(int y) override {
+    return image_.row(top_ + y) + left_ * image_.view().pixel_bytes();
+  }
 
  private:
   Image& image_;
@@ -33,7 +35,8 @@ class PlainSink : public RowSink {
   size_t stride_;
 };
 
-// Rows that are converted when they are there.
+// Rows that are converted when they are there. T: of their values.
+template <class T>
 class ConvertingSink : public RowSink {
  public:
   ConvertingSink(std::byte* to, int width, int height, int channels,
@@ -45,22 +48,21 @@ class ConvertingSink : public RowSink {
         normalization_(normalization),
         chw_(chw),
         row_(row) {
-    row_.resize(static_cast<size_t>(width) * static_cast<size_t>(channels));
+    row_.resize(static_cast<size_t>(width) * static_cast<size_t>(channels) * sizeof(T));
   }
   uint8_t* row(int) override { return row_.data(); }
   void done(int y) override {
     const size_t place = static_cast<size_t>(y) * static_cast<size_t>(width_);
+    const T* const row = reinterpret_cast<const T*>(row_.data());
     if (normalization_ == nullptr) {
-      separate_row(row_.data(), reinterpret_cast<uint8_t*>(to_) + place, pixels_, width_,
-                   channels_);
+      separate_row(row, reinterpret_cast<T*>(to_) + place, pixels_, width_, channels_);
       return;
     }
     auto* to = reinterpret_cast<float*>(to_);
     if (chw_) {
-      normalization_->separate_row(row_.data(), to + place, pixels_, width_, channels_);
+      normalization_->separate_row(row, to + place, pixels_, width_, channels_);
     } else {
-      normalization_->row(row_.data(), to + place * static_cast<size_t>(channels_), width_,
-                          channels_);
+      normalization_->row(row, to + place * static_cast<size_t>(channels_), width_, channels_);
     }
   }
 
@@ -76,11 +78,11 @@ class ConvertingSink : public RowSink {
 // Rows as they are, or mirrored.
 class Copying : public RowTaker {
  public:
-  Copying(RowSink& sink, int width, int height, int channels, bool flip_x, bool flip_y)
+  Copying(RowSink& sink, int width, int height, int pixel_bytes, bool flip_x, bool flip_y)
       : sink_(sink),
         width_(width),
         height_(height),
-        channels_(channels),
+        pixel_bytes_(pixel_bytes),
         flip_x_(flip_x),
         flip_y_(flip_y) {}
   void take(const uint8_t* row) override {
@@ -88,16 +90,16 @@ class Copying : public RowTaker {
     ++taken_;
     uint8_t* to = sink_.row(y);
     if (flip_x_) {
-      mirror_row(row, to, width_, channels_);
+      mirror_row(row, to, width_, pixel_bytes_);
     } else {
-      std::memcpy(to, row, static_cast<size_t>(width_) * static_cast<size_t>(channels_));
+      std::memcpy(to, row, static_cast<size_t>(width_) * static_cast<size_t>(pixel_bytes_));
     }
     sink_.done(y);
   }
 
  private:
   RowSink& sink_;
-  int width_, height_, channels_;
+  int width_, height_, pixel_bytes_;
   bool flip_x_, flip_y_;
   int taken_ = 0;
 };
@@ -123,10 +125,11 @@ Picture::Part Picture::Part::cropped(int left, int top, int w, int h, bool flip_
   return {x + left, y + top, w, h};
 }
 
-void Picture::start(int width, int height, int channels) {
+void Picture::start(int width, int height, int channels, int value_bytes) {
   in_width_ = width;
   in_height_ = height;
   channels_ = channels;
+  value_bytes_ = value_bytes;
   box_ = {0, 0, width, height};
   scaled_ = flip_x_ = flip_y_ = chw_ = false;
   normalization_ = nullptr;
@@ -146,7 +149,7 @@ void Picture::open(std::span<const std::byte> bytes, const DecodeOptions& option
   if (begins({0xFF, 0xD8})) {
     from_ = From::kJpeg;
     jpeg_.open(bytes, options.channels, options.fast);
-    start(jpeg_.width(), jpeg_.height(), options.channels);
+    start(jpeg_.width(), jpeg_.height(), options.channels, 1);
     const int orientation = options.exif ? exif_orientation(bytes) : 1;
     if (orientation >= 5) turn(orientation == 5 || orientation == 6 ? 3 : 1);
     // What is left of each of these is a mirror image.
@@ -155,7 +158,7 @@ void Picture::open(std::span<const std::byte> bytes, const DecodeOptions& option
   } else if (begins({0x89, 'P', 'N', 'G'})) {
     from_ = From::kPng;
     png_.open(bytes, options.channels);
-    start(png_.width(), png_.height(), options.channels);
+    start(png_.width(), png_.height(), options.channels, 1);
   } else {
     throw Error(Code::kDataLoss, "image.decode",
                 "neither a JPEG nor a PNG: " + std::to_string(bytes.size()) +
@@ -166,7 +169,7 @@ void Picture::open(std::span<const std::byte> bytes, const DecodeOptions& option
 void Picture::open(const ImageView& pixels) {
   from_ = From::kPixels;
   pixels_ = pixels;
-  start(pixels.width, pixels.height, pixels.channels);
+  start(pixels.width, pixels.height, pixels.channels, pixels.value_bytes);
 }
 
 void Picture::crop(int x, int y, int width, int height) {
@@ -199,21 +202,28 @@ void Picture::turn(int quarters) {
   transpose(in, out);
   next_ = 1 - next_;
   pixels_ = out.view();
-  start(pixels_.width, pixels_.height, channels_);
+  start(pixels_.width, pixels_.height, channels_, value_bytes_);
   flip(quarters % 4 == 3, quarters % 4 == 1);
 }
 
 void Picture::pad(int left, int top, int right, int bottom, uint8_t value) {
   Image& out = memory_[next_];
-  out.reset(left + width() + right, top + height() + bottom, channels_);
+  out.reset(left + width() + right, top + height() + bottom, channels_, value_bytes_);
   const ImageView& all = out.view();
-  std::memset(out.row(0), value, all.stride * static_cast<size_t>(all.height));
+  const size_t bytes = all.stride * static_cast<size_t>(all.height);
+  if (left + top + right + bottom == 0) {
+    // No border.
+  } else if (value_bytes_ == 1) {
+    std::memset(out.row(0), value, bytes);
+  } else {
+    std::fill_n(reinterpret_cast<float*>(out.row(0)), bytes / sizeof(float), value);
+  }
   ImageSink sink(out, left, top);
   give(sink);
   next_ = 1 - next_;
   from_ = From::kPixels;
   pixels_ = all;
-  start(all.width, all.height, channels_);
+  start(all.width, all.height, channels_, value_bytes_);
 }
 
 void Picture::grey(int channels) {
@@ -222,30 +232,47 @@ void Picture::grey(int channels) {
   to_grey(pixels_, channels, out);
   next_ = 1 - next_;
   pixels_ = out.view();
-  start(pixels_.width, pixels_.height, channels);
+  start(pixels_.width, pixels_.height, channels, 1);
 }
 
-void Picture::warp(const WarpSpec& spec) {
+void Picture::warp(const Map& map, const WarpOptions& options) {
   const ImageView in = settled();
-  warper_.begin(in, spec);
+  warper_.begin(in, map, options);
   from_ = From::kWarped;
-  start(in.width, in.height, channels_);
+  start(in.width, in.height, channels_, value_bytes_);
+}
+
+Image& Picture::edited() {
+  const Image& own = memory_[1 - next_];
+  const bool whole = from_ == From::kPixels && plain() && pixels_.data == own.view().data &&
+                     box_.width == pixels_.width && box_.height == pixels_.height;
+  if (!whole) settle();
+  return memory_[1 - next_];
 }
 
 void Picture::settle() { pad(0, 0, 0, 0, 0); }
 
 ImageView Picture::settled() {
   if (from_ != From::kPixels || !plain()) settle();
-  return {pixels_.row(box_.y) + box_.x * channels_, box_.width, box_.height, channels_,
-          pixels_.stride};
+  return {pixels_.row(box_.y) + box_.x * pixel_bytes(),
+          box_.width,
+          box_.height,
+          channels_,
+          pixels_.stride,
+          value_bytes_};
 }
 
 void Picture::write(std::byte* to) {
   if (normalization_ == nullptr && !chw_) {
-    PlainSink sink(to, static_cast<size_t>(width()) * static_cast<size_t>(channels_));
+    PlainSink sink(to, static_cast<size_t>(width()) * static_cast<size_t>(pixel_bytes()));
     return give(sink);
   }
-  ConvertingSink sink(to, width(), height(), channels_, normalization_.get(), chw_, row_);
+  if (value_bytes_ == 1) {
+    ConvertingSink<uint8_t> sink(to, width(), height(), channels_, normalization_.get(), chw_,
+                                 row_);
+    return give(sink);
+  }
+  ConvertingSink<float> sink(to, width(), height(), channels_, normalization_.get(), chw_, row_);
   give(sink);
 }
 
@@ -262,7 +289,7 @@ int Picture::decoded_smaller() {
 
 void Picture::give(RowSink& sink) {
   if (!scaled_) {
-    Copying copying(sink, box_.width, box_.height, channels_, flip_x_, flip_y_);
+    Copying copying(sink, box_.width, box_.height, pixel_bytes(), flip_x_, flip_y_);
     return read(box_.x, box_.y, box_.x + box_.width, box_.y + box_.height, copying);
   }
   const int denominator = decoded_smaller();
@@ -301,14 +328,14 @@ void Picture::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
     case From::kPng:
       return png_.read(x0, y0, x1, y1, taker);
     case From::kWarped:
-      warped_row_.resize(static_cast<size_t>(x1 - x0) * static_cast<size_t>(channels_));
+      warped_row_.resize(static_cast<size_t>(x1 - x0) * static_cast<size_t>(pixel_bytes()));
       for (int y = y0; y < y1; ++y) {
         warper_.row(y, x0, x1, warped_row_.data());
         taker.take(warped_row_.data());
       }
       return;
     case From::kPixels:
-      for (int y = y0; y < y1; ++y) taker.take(pixels_.row(y) + x0 * channels_);
+      for (int y = y0; y < y1; ++y) taker.take(pixels_.row(y) + x0 * pixel_bytes());
   }
 }
 

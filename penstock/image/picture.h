@@ -42,22 +42,26 @@ class Picture {
   int width() const { return scaled_ ? window_.width : box_.width; }
   int height() const { return scaled_ ? window_.height : box_.height; }
   int channels() const { return channels_; }
+  bool floats() const { return value_bytes_ == 4; }  // float32, else uint8
 
   // REQUIRED: the part lies within the image, and is not empty.
   void crop(int x, int y, int width, int height);
+  // REQUIRED: uint8.
   void resize(int height, int width, Filter filter, bool antialias);
   void flip(bool horizontal, bool vertical);
   void turn(int quarters);  // counter-clockwise, as numpy.rot90
-  // A border all around.
+  // A border all around, of every channel.
   void pad(int left, int top, int right, int bottom, uint8_t value);
-  void warp(const WarpSpec& spec);
-  void grey(int channels);  // see to_grey
+  void warp(const Map& map, const WarpOptions& options);
+  void grey(int channels);  // see to_grey; REQUIRED: uint8
+  // Everything that was noted is done: pixels, which the caller may change until the next call.
+  Image& edited();
   // REQUIRED: one number, or as many as channels.
   void normalize(NormalizationRef normalization) { normalization_ = std::move(normalization); }
   void to_chw() { chw_ = true; }
 
-  // Writes the image, contiguous, uint8 or normalized float32; nothing else may be called then but
-  // open(). `to` has room for width * height * channels values.
+  // Writes the image, contiguous, of its values or normalized float32; nothing else may be called
+  // then but open(). `to` has room for width * height * channels values.
   void write(std::byte* to);
 
  private:
@@ -66,7 +70,8 @@ class Picture {
     int x = 0, y = 0, width = 0, height = 0;
     Part cropped(int left, int top, int w, int h, bool flip_x, bool flip_y) const;
   };
-  void start(int width, int height, int channels);
+  void start(int width, int height, int channels, int value_bytes);
+  int pixel_bytes() const { return channels_ * value_bytes_; }
   // Everything that was noted is done; the picture is pixels in memory of its own.
   void settle();
   // The same, unless they are pixels already, or a box of pixels: these.
@@ -82,7 +87,7 @@ class Picture {
   PngReader png_;
   Warper warper_;
   bool fast_ = false;
-  int channels_ = 3;
+  int channels_ = 3, value_bytes_ = 1;
   int in_width_ = 0, in_height_ = 0;  // of what is read
   // In this order: the part of it; its size; the part of that; mirrored.
   Part box_;

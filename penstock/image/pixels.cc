@@ -7,15 +7,15 @@
 namespace penstock::image {
 namespace {
 
-template <int kChannels>
+template <int kPixel>
 void transpose_of(const ImageView& in, Image& out) {
   constexpr int kTile = 16;  // a tile of both images is in the cache
   for (int y0 = 0; y0 < in.height; y0 += kTile) {
     for (int x0 = 0; x0 < in.width; x0 += kTile) {
       for (int x = x0; x < std::min(x0 + kTile, in.width); ++x) {
-        uint8_t* to = out.row(x) + y0 * kChannels;
-        for (int y = y0; y < std::min(y0 + kTile, in.height); ++y, to += kChannels) {
-          std::memcpy(to, in.row(y) + x * kChannels, kChannels);
+        uint8_t* to = out.row(x) + y0 * kPixel;
+        for (int y = y0; y < std::min(y0 + kTile, in.height); ++y, to += kPixel) {
+          std::memcpy(to, in.row(y) + x * kPixel, kPixel);
         }
       }
     }
@@ -23,7 +23,7 @@ void transpose_of(const ImageView& in, Image& out) {
 }
 
 void transpose_any(const ImageView& in, Image& out) {
-  const auto pixel = static_cast<size_t>(in.channels);
+  const auto pixel = static_cast<size_t>(in.pixel_bytes());
   for (int x = 0; x < in.width; ++x) {
     for (int y = 0; y < in.height; ++y) {
       std::memcpy(out.row(x) + static_cast<size_t>(y) * pixel,
@@ -80,34 +80,39 @@ void to_grey(const ImageView& in, int channels, Image& out) {
 }
 
 void transpose(const ImageView& in, Image& out) {
-  out.reset(in.height, in.width, in.channels);
-  switch (in.channels) {
+  out.reset(in.height, in.width, in.channels, in.value_bytes);
+  switch (in.pixel_bytes()) {
     case 1:
       return transpose_of<1>(in, out);
     case 3:
       return transpose_of<3>(in, out);
     case 4:
       return transpose_of<4>(in, out);
+    case 12:
+      return transpose_of<12>(in, out);
     default:
       return transpose_any(in, out);
   }
 }
 
-void mirror_row(const uint8_t* in, uint8_t* out, int pixels, int channels) {
-  const auto pixel = static_cast<size_t>(channels);
+void mirror_row(const uint8_t* in, uint8_t* out, int pixels, int pixel_bytes) {
+  const auto pixel = static_cast<size_t>(pixel_bytes);
   out += pixel * static_cast<size_t>(pixels);
-  if (channels == 3) {
+  if (pixel == 3) {
     for (int x = 0; x < pixels; ++x, in += 3) std::memcpy(out -= 3, in, 3);
     return;
   }
   for (int x = 0; x < pixels; ++x, in += pixel) std::memcpy(out -= pixel, in, pixel);
 }
 
-void separate_row(const uint8_t* in, uint8_t* to, size_t plane, int pixels, int channels) {
+template <class T>
+void separate_row(const T* in, T* to, size_t plane, int pixels, int channels) {
   for (int c = 0; c < channels; ++c, to += plane) {
     for (int x = 0; x < pixels; ++x) to[x] = in[x * channels + c];
   }
 }
+template void separate_row(const uint8_t*, uint8_t*, size_t, int, int);
+template void separate_row(const float*, float*, size_t, int, int);
 
 Normalization::Normalization(std::vector<float> mean, std::vector<float> std)
     : mean_(std::move(mean)), std_(std::move(std)) {
@@ -127,6 +132,19 @@ void Normalization::row(const uint8_t* in, float* to, int pixels, int channels) 
   static const NormalizeRow normalize = best_normalize();
   normalize(in, to, static_cast<size_t>(pixels) * static_cast<size_t>(channels), tile_mean_.data(),
             tile_std_.data(), tile_mean_.size());
+}
+
+void Normalization::row(const float* in, float* to, int pixels, int channels) const {
+  for (int x = 0; x < pixels; ++x, in += channels, to += channels) {
+    for (int c = 0; c < channels; ++c) to[c] = normalized(c, in[c]);
+  }
+}
+
+void Normalization::separate_row(const float* in, float* to, size_t plane, int pixels,
+                                 int channels) const {
+  for (int c = 0; c < channels; ++c, to += plane) {
+    for (int x = 0; x < pixels; ++x) to[x] = normalized(c, in[x * channels + c]);
+  }
 }
 
 void Normalization::separate_row(const uint8_t* in, float* to, size_t plane, int pixels,

@@ -20,9 +20,10 @@ void to_grey(const ImageView& in, int channels, Image& out);
 // Columns become rows.
 void transpose(const ImageView& in, Image& out);
 // A row's pixels in the opposite order.
-void mirror_row(const uint8_t* in, uint8_t* out, int pixels, int channels);
+void mirror_row(const uint8_t* in, uint8_t* out, int pixels, int pixel_bytes);
 // Channels of a row, each into its own plane of the result: `to` is its first pixel in plane 0.
-void separate_row(const uint8_t* in, uint8_t* to, size_t plane, int pixels, int channels);
+template <class T>  // uint8_t, float
+void separate_row(const T* in, T* to, size_t plane, int pixels, int channels);
 
 // (x - mean) / std in float32, the same bits on every machine. Immutable.
 class Normalization {
@@ -32,12 +33,19 @@ class Normalization {
 
   size_t channels() const { return mean_.size(); }
   void row(const uint8_t* in, float* to, int pixels, int channels) const;
+  void row(const float* in, float* to, int pixels, int channels) const;
   // The same, as separate_row.
   void separate_row(const uint8_t* in, float* to, size_t plane, int pixels, int channels) const;
+  void separate_row(const float* in, float* to, size_t plane, int pixels, int channels) const;
 
  private:
   float table(int channel, uint8_t value) const {
     return table_[(channels() == 1 ? 0 : static_cast<size_t>(channel)) * 256 + value];
+  }
+
+  float normalized(int channel, float value) const {
+    const size_t place = channels() == 1 ? 0 : static_cast<size_t>(channel);
+    return (value - mean_[place]) / std_[place];
   }
 
   std::vector<float> mean_, std_;

@@ -9,11 +9,14 @@
 
 namespace penstock::image {
 
-// Where the pixel (x, y) of a result is in the image: at ((a x + b y + c), (d x + e y + f)). Both
-// count pixels; (0, 0) is the centre of the first one.
-struct AffineMap {
+// Where the pixel (x, y) of a result is in the image: at ((a x + b y + c) / w, (d x + e y + f) / w)
+// with w = g x + h y + 1. Both count pixels; (0, 0) is the centre of the first one.
+struct Map {
   double a = 1, b = 0, c = 0;
   double d = 0, e = 1, f = 0;
+  double g = 0, h = 0;
+
+  bool affine() const { return g == 0 && h == 0; }
 };
 
 enum class Sampling : uint8_t { kNearest, kBilinear };
@@ -31,26 +34,27 @@ enum class Beyond : uint8_t {
 std::optional<Beyond> beyond_named(std::string_view name);
 std::string_view name_of(Beyond beyond);
 
-struct WarpSpec {
-  AffineMap map;
+// How pixels are found between pixels, and beyond the border.
+struct WarpOptions {
   Sampling sampling = Sampling::kBilinear;
   Beyond beyond = Beyond::kNearest;
   double value = 0;  // of kConstant
 };
 
-// Computes rows of a warped image, each by itself. The result has the size of the image. Sums are
-// integers, so the bits are the same on every machine: coordinates are multiples of 2^-24, weights
-// of 2^-14. One thread.
+// Computes rows of a warped image, each by itself. The result has the size of the image. The bits
+// are the same on every machine: coordinates are multiples of 2^-24; sums of bytes are integers,
+// with weights that are multiples of 2^-14. One thread.
 class Warper {
  public:
-  // REQUIRED: the pixels stay valid; a, b, d and e are at most 4096, and c and f at most 2^32.
-  void begin(const ImageView& in, const WarpSpec& spec);
+  // REQUIRED: the pixels stay valid; of an affine map a, b, d and e are at most 4096.
+  void begin(const ImageView& in, const Map& map, const WarpOptions& options);
   // Columns [x0, x1) of row y.
   void row(int y, int x0, int x1, uint8_t* to);
 
  private:
   ImageView in_;
-  WarpSpec spec_;
+  Map map_;
+  WarpOptions options_;
   std::vector<int64_t> xs_, ys_;  // coordinates of the row
 };
 

@@ -140,6 +140,66 @@ void bind_image_operations(nb::module_& m) {
     options.channels_first = channels_first;
     return mutable_image_op(image::keras_images(std::move(options), std::move(field)));
   });
+  m.def("image_perspective", [](double distortion, double p, const std::string& fill, double value,
+                                const std::string& sampling, image::Fields fields) {
+    return mutable_image_op(
+        image::perspective(distortion, p, warp_options(fill, value, sampling, "image.perspective"),
+                           std::move(fields)));
+  });
+  m.def("image_color_jitter",
+        [](std::array<double, 2> brightness, std::array<double, 2> contrast,
+           std::array<double, 2> saturation, std::array<double, 2> hue, image::Fields fields) {
+          const image::JitterRanges ranges{{brightness[0], brightness[1]},
+                                           {contrast[0], contrast[1]},
+                                           {saturation[0], saturation[1]},
+                                           {hue[0], hue[1]}};
+          return mutable_image_op(image::color_jitter(ranges, std::move(fields)));
+        });
+  m.def("image_invert", [](double p, image::Fields fields) {
+    return mutable_image_op(image::invert(p, std::move(fields)));
+  });
+  m.def("image_posterize", [](int bits, double p, image::Fields fields) {
+    return mutable_image_op(image::posterize(bits, p, std::move(fields)));
+  });
+  m.def("image_solarize", [](int threshold, double p, image::Fields fields) {
+    return mutable_image_op(image::solarize(threshold, p, std::move(fields)));
+  });
+  m.def("image_autocontrast", [](double p, image::Fields fields) {
+    return mutable_image_op(image::autocontrast(p, std::move(fields)));
+  });
+  m.def("image_equalize", [](double p, image::Fields fields) {
+    return mutable_image_op(image::equalize(p, std::move(fields)));
+  });
+  m.def("image_sharpness", [](double factor, double p, image::Fields fields) {
+    return mutable_image_op(image::sharpness(factor, p, std::move(fields)));
+  });
+  m.def("image_gamma", [](double gamma, double p, image::Fields fields) {
+    return mutable_image_op(image::gamma(gamma, p, std::move(fields)));
+  });
+  m.def("image_rand_augment", [](int n, int magnitude, const std::string& fill, double value,
+                                 const std::string& sampling, image::Fields fields) {
+    return mutable_image_op(
+        image::rand_augment(n, magnitude, warp_options(fill, value, sampling, "image.rand_augment"),
+                            std::move(fields)));
+  });
+  m.def("image_gaussian_blur", [](int size, std::array<double, 2> sigma, image::Fields fields) {
+    return mutable_image_op(image::gaussian_blur(size, {sigma[0], sigma[1]}, std::move(fields)));
+  });
+  m.def("image_erase", [](double p, std::array<double, 2> scale, std::array<double, 2> ratio,
+                          double value, image::Fields fields) {
+    return mutable_image_op(
+        image::erase({p, {scale[0], scale[1]}, {ratio[0], ratio[1]}, value}, std::move(fields)));
+  });
+  m.def("image_mixup",
+        [](double alpha, int64_t classes, std::string labels, bool chw, image::Fields fields) {
+          return mutable_image_op(
+              image::mixup({alpha, classes, std::move(labels), chw}, std::move(fields)));
+        });
+  m.def("image_cutmix",
+        [](double alpha, int64_t classes, std::string labels, bool chw, image::Fields fields) {
+          return mutable_image_op(
+              image::cutmix({alpha, classes, std::move(labels), chw}, std::move(fields)));
+        });
   m.def("image_grayscale", [](int channels, image::Fields fields) {
     return mutable_image_op(image::grayscale(channels, std::move(fields)));
   });

@@ -1,10 +1,10 @@
 """Native operations on images, for `penstock.Dataset.map`.
 
 An image is a uint8 array ``(height, width, channels)``; `decode` makes one of the bytes of a JPEG
-or PNG. Every operation works on the field ``"image"``, or on those that `fields` names; the other
-fields are passed on. Random numbers are keyed by the seed, the epoch, the element and the
-operation, so they are the same for any number and kind of workers; all fields of one operation get
-the same.
+or PNG. Operations that move pixels, `erase`, `normalize` and `to_chw` also take float32. Every
+operation works on the field ``"image"``, or on those that `fields` names; the other fields are
+passed on. Random numbers are keyed by the seed, the epoch, the element and the operation, so they
+are the same for any number and kind of workers; all fields of one operation get the same.
 
 Operations that follow each other are one pass over each image: `decode` decodes only the rows that
 the crop behind it needs, and nothing is stored in between.
@@ -27,25 +27,39 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .base.arguments import flag, integer, integer_list, real, several, string
+from .base.arguments import flag, integer, integer_list, leaf, real, several, string
 from .dataset.dataset import Dataset
 from .dataset.recipe import Operation
 from .errors import InvalidArgument
 from .operations import _floats, _names
 
 __all__ = [
+    "autocontrast",
     "center_crop",
+    "color_jitter",
     "compose",
+    "cutmix",
     "decode",
+    "equalize",
+    "erase",
+    "gamma",
+    "gaussian_blur",
     "grayscale",
+    "invert",
+    "mixup",
     "normalize",
     "pad",
+    "perspective",
+    "posterize",
+    "rand_augment",
     "random_affine",
     "random_crop",
     "random_flip",
     "random_resized_crop",
     "resize",
     "rot90",
+    "sharpness",
+    "solarize",
     "to_chw",
 ]
 
@@ -265,6 +279,268 @@ def random_affine(
     )
 
 
+def perspective(
+    distortion: float = 0.5,
+    p: float = 0.5,
+    fill: str | float = 0,
+    *,
+    interpolation: str = "bilinear",
+    fields: Fields = "image",
+) -> Operation:
+    """See an image from another side: its corners move inwards, as torchvision's does.
+
+    Parameters
+    ----------
+    distortion : float
+        How far a corner moves at most: this part of half the width, and of half the height.
+    p : float
+        The probability.
+    fill, interpolation
+        As of `random_affine`.
+    fields
+        As of `decode`.
+    """
+    name = "image.perspective"
+    return Operation(
+        "image_perspective",
+        real("distortion", distortion, name),
+        real("p", p, name),
+        *_fill(fill, name),
+        string("interpolation", interpolation, name),
+        _names(fields, name),
+    )
+
+
+def color_jitter(
+    brightness: float | Sequence[float] = 0,
+    contrast: float | Sequence[float] = 0,
+    saturation: float | Sequence[float] = 0,
+    hue: float | Sequence[float] = 0,
+    *,
+    fields: Fields = "image",
+) -> Operation:
+    """Change colours at random, in a random order, as torchvision's `ColorJitter` does.
+
+    uint8 with 1 to 4 channels; the last one of 2 or 4 is alpha, and stays. Brightness, contrast and
+    saturation are Pillow's `ImageEnhance`, bit for bit.
+
+    Parameters
+    ----------
+    brightness, contrast, saturation : float or pair of float
+        The range of the factor; one number x is ``(max(0, 1 - x), 1 + x)``.
+    hue : float or pair of float
+        The range of the turn, from -0.5 to 0.5; one number x is ``(-x, x)``.
+    fields
+        As of `decode`.
+    """
+    name = "image.color_jitter"
+    return Operation(
+        "image_color_jitter",
+        _factors("brightness", brightness, name),
+        _factors("contrast", contrast, name),
+        _factors("saturation", saturation, name),
+        _range("hue", hue, name),
+        _names(fields, name),
+    )
+
+
+def invert(p: float = 1.0, *, fields: Fields = "image") -> Operation:
+    """255 minus the value, with the probability `p`. Of uint8, as all colours."""
+    return Operation("image_invert", real("p", p, "image.invert"), _names(fields, "image.invert"))
+
+
+def posterize(bits: int, p: float = 1.0, *, fields: Fields = "image") -> Operation:
+    """Keep the upper `bits` (1 to 8) of every value, with the probability `p`."""
+    name = "image.posterize"
+    return Operation(
+        "image_posterize",
+        integer("bits", bits, 1, 8, operation=name),
+        real("p", p, name),
+        _names(fields, name),
+    )
+
+
+def solarize(threshold: int = 128, p: float = 1.0, *, fields: Fields = "image") -> Operation:
+    """Invert the values from `threshold` (0 to 256) on, with the probability `p`."""
+    name = "image.solarize"
+    return Operation(
+        "image_solarize",
+        integer("threshold", threshold, 0, 256, operation=name),
+        real("p", p, name),
+        _names(fields, name),
+    )
+
+
+def autocontrast(p: float = 1.0, *, fields: Fields = "image") -> Operation:
+    """Stretch each channel to 0 to 255, as Pillow does, with the probability `p`."""
+    name = "image.autocontrast"
+    return Operation("image_autocontrast", real("p", p, name), _names(fields, name))
+
+
+def equalize(p: float = 1.0, *, fields: Fields = "image") -> Operation:
+    """Make all values of a channel equally frequent, as Pillow does, with the probability `p`."""
+    name = "image.equalize"
+    return Operation("image_equalize", real("p", p, name), _names(fields, name))
+
+
+def sharpness(factor: float, p: float = 1.0, *, fields: Fields = "image") -> Operation:
+    """Sharpen (a factor above 1) or smooth (below 1) as Pillow does, with the probability `p`."""
+    name = "image.sharpness"
+    return Operation(
+        "image_sharpness", real("factor", factor, name), real("p", p, name), _names(fields, name)
+    )
+
+
+def gamma(gamma: float, p: float = 1.0, *, fields: Fields = "image") -> Operation:
+    """``255 * (x / 255) ** gamma``, with the probability `p`."""
+    name = "image.gamma"
+    return Operation(
+        "image_gamma", real("gamma", gamma, name), real("p", p, name), _names(fields, name)
+    )
+
+
+def rand_augment(
+    n: int = 2,
+    m: int = 9,
+    fill: str | float = 0,
+    *,
+    interpolation: str = "nearest",
+    fields: Fields = "image",
+) -> Operation:
+    """Apply `n` operations at random, as torchvision's `RandAugment` does.
+
+    They shear, move, turn, change brightness, colour, contrast and sharpness, posterize, solarize,
+    autocontrast, equalize, or do nothing. uint8 with 1 to 4 channels.
+
+    Parameters
+    ----------
+    n : int
+        How many, one after the other.
+    m : int
+        How strong, from 0 to 30.
+    fill, interpolation
+        As of `random_affine`.
+    fields
+        As of `decode`.
+    """
+    name = "image.rand_augment"
+    return Operation(
+        "image_rand_augment",
+        integer("n", n, 1, 100, operation=name),
+        integer("m", m, 0, 30, operation=name),
+        *_fill(fill, name),
+        string("interpolation", interpolation, name),
+        _names(fields, name),
+    )
+
+
+def gaussian_blur(
+    kernel_size: int, sigma: float | Sequence[float] = (0.1, 2.0), *, fields: Fields = "image"
+) -> Operation:
+    """Blur by a Gaussian, as torchvision does. uint8 with 1 to 4 channels.
+
+    Parameters
+    ----------
+    kernel_size : int
+        Odd, from 1 to 255.
+    sigma : float or pair of float
+        The standard deviation in pixels, or its range. From 0.01 to 1000.
+    fields
+        As of `decode`.
+    """
+    name = "image.gaussian_blur"
+    given = sigma if hasattr(sigma, "__iter__") else (sigma, sigma)
+    return Operation(
+        "image_gaussian_blur",
+        integer("kernel_size", kernel_size, 1, 255, operation=name),
+        _pair("sigma", given, name),
+        _names(fields, name),
+    )
+
+
+def erase(
+    p: float = 0.5,
+    scale: Sequence[float] = (0.02, 0.33),
+    ratio: Sequence[float] = (0.3, 3.3),
+    value: float = 0,
+    *,
+    fields: Fields = "image",
+) -> Operation:
+    """Set a random box to one value, as torchvision's `RandomErasing` does.
+
+    Parameters
+    ----------
+    p : float
+        The probability.
+    scale : pair of float
+        The least and the greatest part of the image's area that a box has.
+    ratio : pair of float
+        The least and the greatest height by width of a box; its logarithm is uniform.
+    value : float
+        Of every channel.
+    fields
+        As of `decode`.
+    """
+    name = "image.erase"
+    return Operation(
+        "image_erase",
+        real("p", p, name),
+        _pair("scale", scale, name),
+        _pair("ratio", ratio, name),
+        real("value", value, name),
+        _names(fields, name),
+    )
+
+
+def mixup(
+    alpha: float = 1.0,
+    *,
+    num_classes: int | None = None,
+    labels: str = "label",
+    channels_first: bool = False,
+    fields: Fields = "image",
+) -> Operation:
+    """Mix each image of a batch with the one before it, and their labels, as torchvision does.
+
+    Map it behind `batch`. The first image is mixed with the last. All images of a batch are mixed
+    in one proportion, from the distribution Beta(`alpha`, `alpha`).
+
+    Parameters
+    ----------
+    alpha : float
+        Above 0, at most 1000.
+    num_classes : int, optional
+        REQUIRED for integer labels ``(n,)``, which become float32 ``(n, num_classes)``. Labels that
+        are float32 ``(n, classes)`` stay so.
+    labels : str
+        The name of the labels' leaf.
+    channels_first : bool
+        Images are ``(n, channels, height, width)``.
+    fields
+        As of `decode`; uint8 or float32 ``(n, height, width, channels)`` or ``(n, height, width)``.
+
+    Examples
+    --------
+    >>> train.batch(64).map(penstock.image.mixup(0.2, num_classes=10))
+    """
+    return _mix("mixup", alpha, num_classes, labels, channels_first, fields)
+
+
+def cutmix(
+    alpha: float = 1.0,
+    *,
+    num_classes: int | None = None,
+    labels: str = "label",
+    channels_first: bool = False,
+    fields: Fields = "image",
+) -> Operation:
+    """Put a box of the image before it into each image of a batch; labels are mixed by area.
+
+    The arguments are those of `mixup`.
+    """
+    return _mix("cutmix", alpha, num_classes, labels, channels_first, fields)
+
+
 def grayscale(channels: int = 1, *, fields: Fields = "image") -> Operation:
     """Turn colours into Pillow's grey, in 1 or 3 equal channels."""
     name = "image.grayscale"
@@ -401,6 +677,31 @@ def _range(name: str, value: Any, operation: str, lengths: Sequence[int] = (1, 2
             operation,
         )
     return given
+
+
+def _factors(name: str, value: Any, operation: str) -> list[float]:
+    """One number x is (max(0, 1 - x), 1 + x)."""
+    least, most = _range(name, value, operation)
+    if hasattr(value, "__iter__"):
+        return [least, most]
+    return [max(0.0, 1 + least), 1 + most]
+
+
+def _mix(
+    function: str, alpha: Any, num_classes: Any, labels: Any, channels_first: Any, fields: Any
+) -> Operation:
+    name = f"image.{function}"
+    classes = 0
+    if num_classes is not None:
+        classes = integer("num_classes", num_classes, 1, 1 << 20, operation=name)
+    return Operation(
+        f"image_{function}",
+        real("alpha", alpha, name),
+        classes,
+        leaf("labels", labels, name),
+        flag("channels_first", channels_first, name),
+        _names(fields, name),
+    )
 
 
 def _fill(value: Any, operation: str) -> tuple[str, float]:

@@ -19,7 +19,8 @@ FILLS = ["nearest", "constant", "reflect", "wrap", 77]
 def turned(degrees=0.0, scale=1.0, shear=(0.0, 0.0)) -> np.ndarray:
     """Where a pixel (x, y) of the result is in the image, relative to the centre.
 
-    The forward map shears along x, then along y, turns and magnifies, as torchvision; this is its inverse.
+    The forward map of torchvision shears along x, along y, turns and magnifies; this is its
+    inverse.
     """
     angle, x, y = np.deg2rad([degrees, *shear])
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -72,6 +73,102 @@ def test_the_nearest_pixel_is_scipys(fill):
     got = one(pixels, exactly(**arguments, fill=fill, interpolation="nearest"))
     wanted = by_scipy(pixels, turned(**arguments), fill, order=0)
     assert np.array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+@pytest.mark.parametrize("fill", [*FILLS, -0.5])
+def test_float32_is_scipys(fill, channels):
+    pixels = picture(61, 40, channels=channels).reshape(40, 61, channels).astype(np.float32) / 255
+    arguments = {"degrees": 33.1, "scale": 0.53, "shear": (7, -5)}
+    got = one(pixels, exactly(**arguments, fill=fill))
+    assert got.dtype == np.float32
+    assert np.abs(got - by_scipy(pixels, turned(**arguments), fill)).max() < 1e-5
+    nearest = one(pixels, exactly(**arguments, fill=fill, interpolation="nearest"))
+    assert np.array_equal(nearest, by_scipy(pixels, turned(**arguments), fill, 0).astype("f4"))
+
+
+def test_float32_goes_through_every_operation_that_moves_pixels():
+    pixels = picture(61, 40)
+    operations = [
+        image.random_flip(1.0),
+        image.pad(3, 7),
+        image.rot90(),
+        image.random_crop(40, 30),
+        image.erase(1.0, value=5),
+        image.center_crop(33, 21),
+        image.random_flip(0.0, 1.0),
+    ]
+    wanted = one(pixels, *operations)
+    got = one(pixels.astype(np.float32), *operations)
+    assert got.dtype == np.float32
+    assert np.array_equal(got, wanted)
+    last = [image.normalize((1, 2, 3), (4, 5, 6)), image.to_chw()]
+    assert np.array_equal(
+        one(pixels.astype(np.float32), *operations, *last), one(pixels, *operations, *last)
+    )
+    assert np.array_equal(one(pixels / np.float32(2), last[1])[2], pixels[..., 2] / np.float32(2))
+    grey = picture(20, 10, channels=1).astype(np.float32)
+    assert np.array_equal(one(grey, image.rot90()), np.rot90(grey))
+
+
+def by_pillow_perspective(pixels, corners) -> np.ndarray:
+    """The image whose corners lie at these pixels (x, y), clockwise from the upper left."""
+    height, width = pixels.shape[:2]
+    right, bottom = width - 1, height - 1
+    rows, values = [], []
+    for (u, v), (x, y) in zip(
+        corners, [(0, 0), (right, 0), (right, bottom), (0, bottom)], strict=True
+    ):
+        # Pillow counts from the corner of a pixel, and not from its centre.
+        u, v, x, y = (each + 0.5 for each in (u, v, x, y))
+        rows += [[u, v, 1, 0, 0, 0, -x * u, -x * v], [0, 0, 0, u, v, 1, -y * u, -y * v]]
+        values += [x, y]
+    data = np.linalg.solve(np.array(rows, float), np.array(values, float))
+    return np.asarray(
+        Image.fromarray(pixels).transform(
+            (width, height), Image.Transform.PERSPECTIVE, data, Image.Resampling.BILINEAR
+        )
+    )
+
+
+def test_a_perspective_is_pillows_within_one():
+    # Slopes tell where a corner was moved: an edge pixel is 1 or more, and what is beyond is 0.
+    pixels = np.maximum(picture(64, 48), 20)
+    moved = 0
+    seen = set()
+    for made in mapped([pixels] * 60, image.perspective(0.4, 1.0)):
+        found = []
+        for x, y in ((0, 0), (63, 0), (63, 47), (0, 47)):
+            places = [
+                (u, v)
+                for u in range(64)
+                for v in range(48)
+                if abs(u - x) <= 12 and abs(v - y) <= 9 and np.array_equal(made[v, u], pixels[y, x])
+            ]
+            found.append(places)
+        if not all(len(places) == 1 for places in found):
+            continue  # another pixel has the corner's colour, or it was blended
+        moved += 1
+        corners = [places[0] for places in found]
+        seen.update(corners[0:1])
+        wanted = by_pillow_perspective(pixels, corners).astype(int)
+        inside = (by_pillow_perspective(np.full_like(pixels, 255), corners) == 255).all(2)
+        inner = ndimage.binary_erosion(inside, iterations=2)
+        assert np.abs(made.astype(int) - wanted)[inner].max() <= 1
+        assert (made[~ndimage.binary_dilation(inside, iterations=1)] == 0).all()
+    assert moved >= 10
+    assert len(seen) >= 8
+
+
+def test_a_perspective_comes_as_often_as_asked():
+    pixels = picture(20, 20)
+    same = [np.array_equal(g, pixels) for g in mapped([pixels] * 400, image.perspective(0.8, 0.3))]
+    assert 0.6 < np.mean(same) < 0.8
+    assert np.array_equal(one(pixels, image.perspective(0, 1.0)), pixels)
+    for size in [(1, 1), (2, 2), (1, 9), (3, 3)]:  # the corners may meet
+        for fill in (9, "wrap"):
+            made = mapped([picture(*size)] * 50, image.perspective(1.0, 1.0, fill))
+            assert all(each.shape == (*size[::-1], 3) for each in made)
 
 
 @pytest.mark.parametrize("degrees", [-33, 12.5, 90, 180])
@@ -238,5 +335,5 @@ def test_arguments_that_cannot_be(make, says):
 
 
 def test_a_map_comes_before_normalize():
-    with pytest.raises(penstock.InvalidArgument, match="before image.normalize"):
+    with pytest.raises(penstock.InvalidArgument, match=r"before image.normalize"):
         one(picture(9, 9), image.normalize(1, 1), image.random_affine(3))

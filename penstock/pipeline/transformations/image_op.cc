@@ -16,15 +16,16 @@ PictureSpec PictureSpec::of(const Leaf& leaf, const char* operation) {
   PictureSpec spec;
   const size_t axes = leaf.shape.size();
   const bool bytes = leaf.dtype == DType::kUint8;
+  spec.floats = leaf.dtype == DType::kFloat32;
   if (leaf.kind == LeafKind::kBytes || (leaf.kind == LeafKind::kDense && bytes && axes == 1)) {
     spec.form = Form::kEncoded;
     return spec;
   }
-  if (leaf.kind != LeafKind::kDense || !bytes || axes < 2 || axes > 3) {
+  if (leaf.kind != LeafKind::kDense || !(bytes || spec.floats) || axes < 2 || axes > 3) {
     throw Error(Code::kInvalidArgument, operation,
                 "'" + leaf.name + "' is " + std::string(name_of(leaf.dtype)) + " " +
                     to_string(leaf.shape) +
-                    "; images are encoded bytes, or uint8 (height, width, channels)");
+                    "; images are encoded bytes, or uint8 or float32 (height, width, channels)");
   }
   spec.flat = axes == 2;
   spec.height = leaf.shape[0];
@@ -35,7 +36,7 @@ PictureSpec PictureSpec::of(const Leaf& leaf, const char* operation) {
 
 Leaf PictureSpec::leaf(std::string name) const {
   if (form == Form::kEncoded) return {std::move(name), LeafKind::kBytes, DType::kUint8, {-1}};
-  const DType dtype = form == Form::kFloats ? DType::kFloat32 : DType::kUint8;
+  const DType dtype = form == Form::kFloats || floats ? DType::kFloat32 : DType::kUint8;
   Shape shape{height, width};
   if (!flat) shape.insert(chw ? shape.begin() : shape.end(), channels);
   return {std::move(name), LeafKind::kDense, dtype, std::move(shape)};
@@ -49,6 +50,15 @@ void Step::check_pixels(const PictureSpec& in) const {
   }
   if (in.form == PictureSpec::Form::kFloats) refuse("map it before image.normalize()");
   if (in.chw) refuse("map it before image.to_chw()");
+}
+
+void Step::check_bytes(const PictureSpec& in) const {
+  check_pixels(in);
+  if (in.floats) refuse("the images are float32; it is for uint8");
+}
+
+void Step::check_probability(double p) const {
+  if (!(p >= 0 && p <= 1)) refuse("p is " + number(p) + "; give 0 to 1");
 }
 
 std::string number(double value) {
@@ -143,9 +153,11 @@ class ImageOp::Run : public OpRun {
       throw Error(Code::kInvalidArgument, step.name(),
                   "an image of shape " + to_string(Shape(shape.begin(), shape.end())));
     }
+    const uint64_t value = size_of(in.spec()->leaves()[leaf].dtype);
     picture_.open(ImageView{reinterpret_cast<const uint8_t*>(data), static_cast<int>(shape[1]),
                             static_cast<int>(shape[0]), static_cast<int>(channels),
-                            static_cast<size_t>(shape[1] * channels)});
+                            static_cast<uint64_t>(shape[1] * channels) * value,
+                            static_cast<int>(value)});
   }
 
   void write(const Field& field, Chunk& out, uint32_t row) {

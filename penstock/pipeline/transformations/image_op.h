@@ -17,6 +17,7 @@ namespace penstock::image {
 struct PictureSpec {
   enum class Form : uint8_t { kEncoded, kPixels, kFloats };
   Form form = Form::kPixels;
+  bool floats = false;  // pixels are float32, else uint8
   bool chw = false;
   bool flat = false;                               // no axis of channels
   int64_t height = -1, width = -1, channels = -1;  // -1: differs
@@ -44,6 +45,9 @@ class Step {
  protected:
   // Error kInvalidArgument: the images are no pixels, or an operation that must be last was before.
   void check_pixels(const PictureSpec& in) const;
+  // The same, and the pixels are uint8.
+  void check_bytes(const PictureSpec& in) const;
+  void check_probability(double p) const;
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:

@@ -54,6 +54,10 @@ class ResizeStep : public SizedStep {
     return SizedStep::arguments() + ", " + std::string(name_of(filter_)) +
            (antialias_ ? "" : ", antialias=False");
   }
+  PictureSpec result(const PictureSpec& in) const override {
+    check_bytes(in);
+    return SizedStep::result(in);
+  }
   void apply(Picture& picture, RandomStream&) const override {
     picture.resize(height(), width(), filter_, antialias_);
   }
@@ -98,6 +102,10 @@ class RandomResizedCropStep : public SizedStep {
            number(options_.scale.greatest) + "), ratio=(" + number(options_.ratio.least) + ", " +
            number(options_.ratio.greatest) + "), " + std::string(name_of(options_.filter)) +
            (options_.antialias ? "" : ", antialias=False");
+  }
+  PictureSpec result(const PictureSpec& in) const override {
+    check_bytes(in);
+    return SizedStep::result(in);
   }
   void apply(Picture& picture, RandomStream& rng) const override {
     const CropBox box =
@@ -195,7 +203,7 @@ class GreyStep : public Step {
   }
   std::string arguments() const override { return std::to_string(channels_); }
   PictureSpec result(const PictureSpec& in) const override {
-    check_pixels(in);
+    check_bytes(in);
     PictureSpec out = in;
     out.channels = channels_;
     out.flat = false;

@@ -6,17 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "penstock/image/colour.h"
 #include "penstock/image/keras_transform.h"
 #include "penstock/image/picture.h"
-#include "penstock/image/random_affine.h"
 #include "penstock/image/random_crop.h"
+#include "penstock/image/random_map.h"
 #include "penstock/image/warp.h"
 #include "penstock/pipeline/stages/op.h"
 
-// Operations on images for Dataset::map. Immutable: any thread. An image is uint8 with the axes
-// {height, width, channels}, or {height, width}. `fields`: names of leaves; the others are passed
-// on. Random numbers are keyed by seed, epoch, element and operation; all fields of an operation
-// get the same.
+// Operations on images for Dataset::map. Immutable: any thread. An image is uint8, or float32 where
+// that is not refused, with the axes {height, width, channels}, or {height, width}. `fields`: names
+// of leaves; the others are passed on. Random numbers are keyed by seed, epoch, element and
+// operation; all fields of an operation get the same.
 //
 // Operations that follow each other in a chain and have the same fields are one pass over each
 // image: decoding knows the crop that follows, and only the result is written.
@@ -53,15 +54,51 @@ struct Border {
 OpRef pad(const Border& border, uint8_t value = 0, Fields fields = {"image"});
 // Counter-clockwise by so many quarters of a turn, as numpy.rot90.
 OpRef rot90(int quarters = 1, Fields fields = {"image"});
-// How pixels are found between pixels, and beyond the border.
-struct WarpOptions {
-  Sampling sampling = Sampling::kBilinear;
-  Beyond beyond = Beyond::kNearest;
-  double value = 0;  // of Beyond::kConstant
-};
-// See the function of this name in penstock/image/random_affine.h.
+// See the functions of these names in penstock/image/random_map.h.
 OpRef random_affine(const AffineRanges& ranges, const WarpOptions& options = {},
                     Fields fields = {"image"});
+OpRef perspective(double distortion = 0.5, double p = 0.5, const WarpOptions& options = {},
+                  Fields fields = {"image"});
+
+// Colours, of uint8 images with 1 to 4 channels; the last one of 2 or 4 is alpha, and stays. See
+// penstock/image/colour.h. Each is applied with the probability p.
+OpRef color_jitter(const JitterRanges& ranges, Fields fields = {"image"});
+OpRef invert(double p = 1, Fields fields = {"image"});
+OpRef posterize(int bits, double p = 1, Fields fields = {"image"});            // bits: 1 to 8
+OpRef solarize(int threshold = 128, double p = 1, Fields fields = {"image"});  // 0 to 256
+OpRef autocontrast(double p = 1, Fields fields = {"image"});
+OpRef equalize(double p = 1, Fields fields = {"image"});
+OpRef sharpness(double factor, double p = 1, Fields fields = {"image"});  // 0 or more
+OpRef gamma(double gamma, double p = 1, Fields fields = {"image"});       // 0 or more
+// See penstock/image/rand_augment.h; borders are as `options` says.
+OpRef rand_augment(int n = 2, int magnitude = 9, const WarpOptions& options = {},
+                   Fields fields = {"image"});
+
+// See penstock/image/blur.h. `size` is odd; sigma is uniform in its range. uint8.
+OpRef gaussian_blur(int size, const Range& sigma = {0.1, 2}, Fields fields = {"image"});
+// A box of random area and aspect ratio (height by width) gets one value, as torchvision's
+// RandomErasing chooses it; an image that no box fits into stays. Of any dtype.
+struct EraseOptions {
+  double p = 0.5;
+  Range scale{0.02, 0.33};  // of the image's area
+  Range ratio{0.3, 3.3};
+  double value = 0;  // of every channel
+};
+OpRef erase(const EraseOptions& options = {}, Fields fields = {"image"});
+
+// Mixes each image of a batch with the one before it, the first with the last, and their labels in
+// the same proportion; one proportion for a batch, from the distribution Beta(alpha, alpha). Maps
+// behind batch(). Images are uint8 or float32 {n, height, width, channels} or {n, height, width}.
+// Labels are float32 {n, classes}, or integers {n}, which become float32 {n, classes}.
+struct MixOptions {
+  double alpha = 1;
+  int64_t classes = 0;  // REQUIRED of integer labels
+  std::string labels = "label";
+  bool chw = false;  // the channels are first
+};
+OpRef mixup(const MixOptions& options, Fields fields = {"image"});
+// The same, with a box of the other image instead of a mean.
+OpRef cutmix(const MixOptions& options, Fields fields = {"image"});
 // Pillow's grey, in 1 or 3 equal channels.
 OpRef grayscale(int channels = 1, Fields fields = {"image"});
 // (x - mean) / std as float32; see penstock::normalize. Only to_chw may follow.

@@ -25,9 +25,7 @@ class WarpStep : public Step {
     return "fill=" + (one_value ? number(options_.value) : std::string(name_of(options_.beyond))) +
            (options_.sampling == Sampling::kBilinear ? "" : ", nearest");
   }
-  void warp(Picture& picture, const AffineMap& map) const {
-    picture.warp({map, options_.sampling, options_.beyond, options_.value});
-  }
+  const WarpOptions& options() const { return options_; }
   // Error kInvalidArgument: not two ascending numbers between these.
   void check_range(const char* name, const Range& range, double least, double most) const {
     if (range.least >= least && range.least <= range.greatest && range.greatest <= most) return;
@@ -63,15 +61,40 @@ class RandomAffineStep : public WarpStep {
            ", " + fill();
   }
   void apply(Picture& picture, RandomStream& rng) const override {
-    warp(picture, random_affine(picture.width(), picture.height(), ranges_, rng));
+    picture.warp(random_affine(picture.width(), picture.height(), ranges_, rng), options());
   }
 
  private:
   AffineRanges ranges_;
 };
 
+class PerspectiveStep : public WarpStep {
+ public:
+  PerspectiveStep(double distortion, double p, const WarpOptions& options)
+      : WarpStep("image.perspective", options), distortion_(distortion), p_(p) {
+    if (!(distortion >= 0 && distortion <= 1)) {
+      refuse("distortion is " + number(distortion) + "; give 0 to 1");
+    }
+    check_probability(p);
+  }
+  std::string arguments() const override {
+    return number(distortion_) + ", p=" + number(p_) + ", " + fill();
+  }
+  void apply(Picture& picture, RandomStream& rng) const override {
+    if (rng.uniform() >= p_) return;
+    picture.warp(random_perspective(picture.width(), picture.height(), distortion_, rng),
+                 options());
+  }
+
+ private:
+  double distortion_, p_;
+};
+
 }  // namespace
 
+OpRef perspective(double distortion, double p, const WarpOptions& options, Fields fields) {
+  return step_op<PerspectiveStep>(std::move(fields), distortion, p, options);
+}
 OpRef random_affine(const AffineRanges& ranges, const WarpOptions& options, Fields fields) {
   return step_op<RandomAffineStep>(std::move(fields), ranges, options);
 }

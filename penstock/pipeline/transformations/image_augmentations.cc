@@ -1,0 +1,203 @@
+#include <cmath>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "penstock/image/blur.h"
+#include "penstock/image/colour.h"
+#include "penstock/image/erase.h"
+#include "penstock/image/rand_augment.h"
+#include "penstock/pipeline/transformations/image_op.h"
+#include "penstock/pipeline/transformations/image_operations.h"
+
+// Steps that change pixels where they are.
+namespace penstock::image {
+namespace {
+
+// A step on uint8 pixels of colours.
+class ColourStep : public Step {
+ public:
+  using Change = std::function<void(Picture&, RandomStream&)>;
+  ColourStep(const char* name, std::string arguments, double p, Change change)
+      : Step(name), arguments_(std::move(arguments)), p_(p), change_(std::move(change)) {
+    check_probability(p);
+    if (p < 1) arguments_ += (arguments_.empty() ? "p=" : ", p=") + number(p);
+  }
+  std::string arguments() const override { return arguments_; }
+  PictureSpec result(const PictureSpec& in) const override {
+    check_bytes(in);
+    check_channels(in.channels);
+    return in;
+  }
+  void apply(Picture& picture, RandomStream& rng) const override {
+    check_channels(picture.channels());
+    if (rng.uniform() < p_) change_(picture, rng);
+  }
+
+ protected:
+  void check_range(const char* name, const Range& range, double least, double most) const {
+    if (range.least >= least && range.least <= range.greatest && range.greatest <= most) return;
+    refuse(std::string(name) + " is " + listed({range.least, range.greatest}) +
+           "; give two ascending numbers from " + number(least) + " to " + number(most));
+  }
+  void check_number(const char* name, double value, double least, double most) const {
+    if (value >= least && value <= most) return;
+    refuse(std::string(name) + " is " + number(value) + "; give " + number(least) + " to " +
+           number(most));
+  }
+
+ private:
+  void check_channels(int64_t channels) const {
+    if (channels <= 4) return;
+    refuse("the image has " + std::to_string(channels) + " channels; give 1 to 4");
+  }
+
+  std::string arguments_;
+  double p_;
+  Change change_;
+};
+
+// Factors above this are no use, and none overflows.
+constexpr double kMostFactor = 1000;
+
+class JitterStep : public ColourStep {
+ public:
+  explicit JitterStep(const JitterRanges& ranges)
+      : ColourStep("image.color_jitter", title_of(ranges), 1,
+                   [ranges](Picture& picture, RandomStream& rng) {
+                     color_jitter(picture.edited(), ranges, rng);
+                   }) {
+    check_range("brightness", ranges.brightness, 0, kMostFactor);
+    check_range("contrast", ranges.contrast, 0, kMostFactor);
+    check_range("saturation", ranges.saturation, 0, kMostFactor);
+    check_range("hue", ranges.hue, -0.5, 0.5);
+  }
+
+ private:
+  static std::string title_of(const JitterRanges& ranges) {
+    auto pair = [](const Range& range) { return listed({range.least, range.greatest}); };
+    return "brightness=" + pair(ranges.brightness) + ", contrast=" + pair(ranges.contrast) +
+           ", saturation=" + pair(ranges.saturation) + ", hue=" + pair(ranges.hue);
+  }
+};
+
+// A step with one number.
+class NumberStep : public ColourStep {
+ public:
+  NumberStep(const char* name, const char* argument, double value, double least, double most,
+             double p, std::function<void(Image&)> change)
+      : ColourStep(name, number(value), p, edit(std::move(change))) {
+    check_number(argument, value, least, most);
+  }
+  static Change edit(std::function<void(Image&)> change) {
+    return
+        [change = std::move(change)](Picture& picture, RandomStream&) { change(picture.edited()); };
+  }
+};
+
+class RandAugmentStep : public ColourStep {
+ public:
+  RandAugmentStep(int n, int magnitude, const WarpOptions& options)
+      : ColourStep("image.rand_augment", std::to_string(n) + ", " + std::to_string(magnitude), 1,
+                   [=](Picture& picture, RandomStream& rng) {
+                     rand_augment(picture, n, magnitude, options, rng);
+                   }) {
+    check_number("n", n, 1, 100);
+    check_number("m", magnitude, 0, kMagnitudes - 1);
+    if (!std::isfinite(options.value)) refuse("fill is " + number(options.value));
+  }
+};
+
+class BlurStep : public ColourStep {
+ public:
+  BlurStep(int size, const Range& sigma)
+      : ColourStep("image.gaussian_blur",
+                   std::to_string(size) + ", sigma=" + listed({sigma.least, sigma.greatest}), 1,
+                   [=](Picture& picture, RandomStream& rng) {
+                     gaussian_blur(picture.edited(), size, between(sigma, rng));
+                   }) {
+    if (size < 1 || size > 255 || size % 2 == 0) {
+      refuse("kernel_size is " + std::to_string(size) + "; give an odd number from 1 to 255");
+    }
+    check_range("sigma", sigma, 0.01, 1000);
+  }
+};
+
+class EraseStep : public Step {
+ public:
+  explicit EraseStep(const EraseOptions& options) : Step("image.erase"), options_(options) {
+    check_probability(options.p);
+    check("scale", options.scale, 1);
+    check("ratio", options.ratio, 1000);
+    if (!std::isfinite(options.value)) refuse("value is " + number(options.value));
+  }
+  std::string arguments() const override {
+    return "p=" + number(options_.p) +
+           ", scale=" + listed({options_.scale.least, options_.scale.greatest}) +
+           ", ratio=" + listed({options_.ratio.least, options_.ratio.greatest}) + ", " +
+           number(options_.value);
+  }
+  PictureSpec result(const PictureSpec& in) const override {
+    check_pixels(in);
+    return in;
+  }
+  void apply(Picture& picture, RandomStream& rng) const override {
+    if (rng.uniform() >= options_.p) return;
+    const auto box =
+        box_to_erase(picture.width(), picture.height(), options_.scale, options_.ratio, rng);
+    if (box) erase(picture.edited(), *box, options_.value);
+  }
+
+ private:
+  void check(const char* name, const Range& range, double most) const {
+    if (range.least > 0 && range.least <= range.greatest && range.greatest <= most) return;
+    refuse(std::string(name) + " is " + listed({range.least, range.greatest}) +
+           "; give two ascending numbers above 0, at most " + number(most));
+  }
+  EraseOptions options_;
+};
+
+}  // namespace
+
+OpRef color_jitter(const JitterRanges& ranges, Fields fields) {
+  return step_op<JitterStep>(std::move(fields), ranges);
+}
+OpRef invert(double p, Fields fields) {
+  return step_op<ColourStep>(std::move(fields), "image.invert", "", p,
+                             NumberStep::edit([](Image& image) { invert(image); }));
+}
+OpRef posterize(int bits, double p, Fields fields) {
+  return step_op<NumberStep>(std::move(fields), "image.posterize", "bits", bits, 1, 8, p,
+                             [bits](Image& image) { posterize(image, bits); });
+}
+OpRef solarize(int threshold, double p, Fields fields) {
+  return step_op<NumberStep>(std::move(fields), "image.solarize", "threshold", threshold, 0, 256, p,
+                             [threshold](Image& image) { solarize(image, threshold); });
+}
+OpRef autocontrast(double p, Fields fields) {
+  return step_op<ColourStep>(std::move(fields), "image.autocontrast", "", p,
+                             NumberStep::edit([](Image& image) { autocontrast(image); }));
+}
+OpRef equalize(double p, Fields fields) {
+  return step_op<ColourStep>(std::move(fields), "image.equalize", "", p,
+                             NumberStep::edit([](Image& image) { equalize(image); }));
+}
+OpRef sharpness(double factor, double p, Fields fields) {
+  return step_op<NumberStep>(std::move(fields), "image.sharpness", "factor", factor, 0, kMostFactor,
+                             p, [factor](Image& image) { adjust_sharpness(image, factor); });
+}
+OpRef gamma(double gamma, double p, Fields fields) {
+  return step_op<NumberStep>(std::move(fields), "image.gamma", "gamma", gamma, 0, kMostFactor, p,
+                             [gamma](Image& image) { adjust_gamma(image, gamma); });
+}
+OpRef rand_augment(int n, int magnitude, const WarpOptions& options, Fields fields) {
+  return step_op<RandAugmentStep>(std::move(fields), n, magnitude, options);
+}
+OpRef gaussian_blur(int size, const Range& sigma, Fields fields) {
+  return step_op<BlurStep>(std::move(fields), size, sigma);
+}
+OpRef erase(const EraseOptions& options, Fields fields) {
+  return step_op<EraseStep>(std::move(fields), options);
+}
+
+}  // namespace penstock::image
