@@ -12,7 +12,7 @@ if [ ! -e "$work/done" ]; then
     -o "Dir::Cache=$work/cache" -o Dir::State::status=/dev/null -o "APT::Sandbox::User=$(id -un)")
   apt-get "${options[@]}" update
   (cd "$work/packages" && apt-get "${options[@]}" download libisal-dev libisal2 libsodium-dev libsodium23 libssl-dev \
-    libssl3 libjpeg62-turbo-dev libjpeg62-turbo libpng-dev libpng16-16 zlib1g-dev zlib1g libgtest-dev googletest \
+    libssl3 libjpeg62-turbo-dev libjpeg62-turbo libpng-dev libpng16-16 libwebp-dev libwebp7 libwebpdemux2 zlib1g-dev zlib1g libgtest-dev googletest \
     nlohmann-json3-dev)
   for package in "$work"/packages/*.deb; do dpkg -x "$package" "$work/root"; done
   touch "$work/done"

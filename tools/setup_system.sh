@@ -34,6 +34,7 @@ check_build() {
       #include <jpeglib.h>
       auto* crop = &jpeg_crop_scanline;' || want libjpeg-dev
   compiles '#include <png.h>' || want libpng-dev
+  compiles '#include <webp/demux.h>' || want libwebp-dev
   command -v g++ >/dev/null || command -v "${CXX:-g++}" >/dev/null || want nlohmann-json3-dev
   local python
   python=$(tools/find_python.sh)

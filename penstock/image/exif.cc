@@ -27,8 +27,17 @@ class Tiff {
   bool big_ = false;
 };
 
-int orientation_of(std::span<const std::byte> bytes) {
+constexpr size_t kHead = 6;  // "Exif", 0, 0
+
+bool has_head(std::span<const std::byte> bytes) {
+  return bytes.size() > kHead && std::memcmp(bytes.data(), "Exif\0\0", kHead) == 0;
+}
+
+}  // namespace
+
+int exif_orientation(std::span<const std::byte> exif) {
   constexpr uint32_t kOrientation = 0x0112, kShort = 3;
+  const std::span<const std::byte> bytes = has_head(exif) ? exif.subspan(kHead) : exif;
   const Tiff tiff(bytes);
   if (tiff.number(2, 2) != 42) return 1;
   const size_t directory = tiff.number(4, 4);
@@ -43,10 +52,7 @@ int orientation_of(std::span<const std::byte> bytes) {
   return 1;
 }
 
-}  // namespace
-
-int exif_orientation(std::span<const std::byte> jpeg) {
-  constexpr size_t kHead = 6;  // "Exif", 0, 0
+int jpeg_orientation(std::span<const std::byte> jpeg) {
   size_t at = 2;
   auto byte = [&](size_t i) { return static_cast<uint32_t>(jpeg[i]); };
   while (at + 4 <= jpeg.size() && byte(at) == 0xFF) {
@@ -59,9 +65,7 @@ int exif_orientation(std::span<const std::byte> jpeg) {
     const size_t length = byte(at + 2) << 8 | byte(at + 3);
     if (length < 2 || jpeg.size() - at - 2 < length) break;
     const auto body = jpeg.subspan(at + 4, length - 2);
-    if (marker == 0xE1 && body.size() > kHead && std::memcmp(body.data(), "Exif\0\0", kHead) == 0) {
-      return orientation_of(body.subspan(kHead));
-    }
+    if (marker == 0xE1 && has_head(body)) return exif_orientation(body);
     at += 2 + length;
   }
   return 1;

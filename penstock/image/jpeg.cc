@@ -4,15 +4,19 @@
 #include <cstdio>
 // After cstdio, which it takes FILE from.
 #include <jpeglib.h>
+// After jpeglib.
+#include <jerror.h>
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "penstock/base/error.h"
+#include "penstock/image/exif.h"
 #include "penstock/image/pixels.h"
 
 namespace penstock::image {
@@ -27,6 +31,8 @@ struct JpegState {
   char text[JMSG_LENGTH_MAX];
   const uint8_t* bytes = nullptr;
   size_t size = 0;
+  bool partial = false;  // it is cut off, and what is there was asked for
+  bool ended = false;    // and all that is there was read
   int channels = 3;
   int line_channels = 3;  // of the rows that libjpeg gives
   std::vector<uint8_t> lines, converted;
@@ -54,6 +60,9 @@ JpegState& state_of(j_common_ptr info) { return *static_cast<JpegState*>(info->c
 void warned(j_common_ptr info, int level) {
   if (level >= 0) return;  // a trace
   JpegState& state = state_of(info);
+  // libjpeg makes the rest of the image of zeros.
+  state.ended |= state.partial && info->err->msg_code == JWRN_JPEG_EOF;
+  if (state.ended) return;
   info->err->format_message(info, state.text);
   for (std::string_view harmless : kHarmless) {
     if (std::strstr(state.text, harmless.data()) != nullptr) return;
@@ -78,6 +87,7 @@ bool create(JpegState& state) {
   state.errors.error_exit = leave;
   state.errors.emit_message = warned;
   state.errors.output_message = say_nothing;
+  state.info.mem = nullptr;  // nothing to destroy if it fails
   if (setjmp(state.escape) != 0) return false;
   jpeg_create_decompress(&state.info);
   state.progress = {};
@@ -126,9 +136,7 @@ JDIMENSION read_rows(JpegState& state, JSAMPROW* rows, JDIMENSION count) {
                         ? 0
                         : state.size - std::min(state.size, state.info.src->bytes_in_buffer);
   jpeg_abort_decompress(&state.info);
-  throw Error(Code::kDataLoss, "image.decode",
-              "a damaged JPEG: " + what + ", at byte " + std::to_string(at) + " of " +
-                  std::to_string(state.size));
+  fail_damaged("JPEG", what, at, state.size);
 }
 
 // Every 8 by 8 block takes a bit, unless it is arithmetic coded.
@@ -137,6 +145,30 @@ bool can_hold(const JpegState& state) {
   const uint64_t blocks =
       ((uint64_t{state.info.image_width} + 7) / 8) * ((uint64_t{state.info.image_height} + 7) / 8);
   return blocks / 8 <= state.size;
+}
+
+// Ends a cut file before a segment of a marker that is not all there.
+void leave_out_cut_segment(JpegState& state) {
+  const uint8_t* bytes = state.bytes;
+  const size_t size = state.size;
+  size_t at = size - std::min(size, state.info.src->bytes_in_buffer);
+  const auto end_at = [&](size_t place) {
+    state.info.src->bytes_in_buffer -= size - place;
+    state.size = place;
+  };
+  while (at + 1 < size) {
+    const int marker = bytes[at + 1];
+    const bool segment = bytes[at] == 0xFF && marker > 1 && marker != 0xFF &&
+                         (marker < JPEG_RST0 || marker > JPEG_RST0 + 7);
+    if (!segment) {
+      ++at;
+      continue;
+    }
+    if (size - at < 4) return end_at(at);
+    const size_t length = size_t{bytes[at + 2]} << 8 | bytes[at + 3];
+    if (length > size - at - 2) return end_at(at);
+    at += 2 + length;
+  }
 }
 
 // Looks for the end marker from the end on. It cannot be within a scan, and what follows it is not
@@ -174,28 +206,34 @@ void convert_cmyk(const uint8_t* in, uint8_t* out, int pixels, int channels) {
 }  // namespace
 
 JpegReader::JpegReader() : state_(std::make_unique<JpegState>()) {
-  if (!create(*state_)) throw Error(Code::kInternal, "image.decode", state_->text);
+  if (!create(*state_)) throw std::bad_alloc();
 }
 
 JpegReader::~JpegReader() { jpeg_destroy_decompress(&state_->info); }
 
-void JpegReader::open(std::span<const std::byte> bytes, int channels, bool fast) {
+void JpegReader::open(std::span<const std::byte> bytes, const DecodeOptions& options) {
   JpegState& state = *state_;
-  jpeg_abort_decompress(&state.info);
+  const int channels = options.channels;
+  // Made anew: libjpeg would take tables that this file does not have from the one before.
+  jpeg_destroy_decompress(&state.info);
+  if (!create(state)) throw std::bad_alloc();
   state.bytes = reinterpret_cast<const uint8_t*>(bytes.data());
   state.size = bytes.size();
+  state.partial = state.ended = false;
   state.channels = state.line_channels = channels;
   if (!read_header(state)) fail(state, state.text);
   jpeg_decompress_struct& info = state.info;
-  const uint64_t pixels = uint64_t{info.image_width} * info.image_height;
-  const std::string size =
-      std::to_string(info.image_width) + " x " + std::to_string(info.image_height) + " pixels";
-  if (pixels > kMaxPixels) {
-    fail(state, "its header claims " + size + ", and at most " + std::to_string(kMaxPixels) +
-                    " are decoded");
+  if (!decodable(info.image_width, info.image_height)) {
+    fail(state, claim_beyond_limit(info.image_width, info.image_height));
   }
-  if (!can_hold(state)) fail(state, "its header claims " + size + ", more than its bytes can hold");
-  if (!has_end(state)) fail(state, "it is cut off: there is no end marker");
+  if (!options.partial && !can_hold(state)) {
+    fail(state, claim_beyond_bytes(info.image_width, info.image_height));
+  }
+  if (!has_end(state)) {
+    if (!options.partial) fail(state, "it is cut off: there is no end marker");
+    state.partial = true;
+    leave_out_cut_segment(state);
+  }
   switch (info.jpeg_color_space) {
     case JCS_GRAYSCALE:
     case JCS_YCbCr:
@@ -210,13 +248,17 @@ void JpegReader::open(std::span<const std::byte> bytes, int channels, bool fast)
     default:
       fail(state, "it has " + std::to_string(info.num_components) + " channels of no known colour");
   }
-  info.dct_method = fast ? JDCT_IFAST : JDCT_ISLOW;
-  info.do_fancy_upsampling = fast ? FALSE : TRUE;
+  info.dct_method = options.fast ? JDCT_IFAST : JDCT_ISLOW;
+  info.do_fancy_upsampling = options.fast ? FALSE : TRUE;
   set_scale(1);
 }
 
 int JpegReader::width() const { return static_cast<int>(state_->info.output_width); }
 int JpegReader::height() const { return static_cast<int>(state_->info.output_height); }
+
+int JpegReader::orientation() const {
+  return jpeg_orientation(std::as_bytes(std::span(state_->bytes, state_->size)));
+}
 
 void JpegReader::set_scale(int denominator) {
   state_->info.scale_num = 1;

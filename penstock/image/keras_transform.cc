@@ -36,7 +36,7 @@ double shift(const KerasShift& range, int size, RandomStream& rng) {
 // Keras' apply_affine_transform(): turned, shifted, sheared, zoomed around the centre. Keras
 // computes it for (y, x) and then swaps the axes, so tx moves along x, and the centre of an image
 // that is not square is off. This does the same.
-AffineMap map_of(const KerasTransform& t, int width, int height) {
+Map keras_map(const KerasTransform& t, int width, int height) {
   const double cosine = cosine_of_degrees(t.theta), sine = sine_of_degrees(t.theta);
   Matrix m = {{{cosine, -sine, 0}, {sine, cosine, 0}, {0, 0, 1}}};
   m = product(m, {{{1, 0, t.tx}, {0, 1, t.ty}, {0, 0, 1}}});
@@ -46,7 +46,7 @@ AffineMap map_of(const KerasTransform& t, int width, int height) {
   const double x = height / 2.0 - 0.5, y = width / 2.0 - 0.5;
   m = product({{{1, 0, x}, {0, 1, y}, {0, 0, 1}}}, m);
   m = product(m, {{{1, 0, -x}, {0, 1, -y}, {0, 0, 1}}});
-  AffineMap map{m[0][0], m[0][1], m[0][2], m[1][0], m[1][1], m[1][2]};
+  Map map{m[0][0], m[0][1], m[0][2], m[1][0], m[1][1], m[1][2]};
   if (t.flip_horizontal) {
     map.c += map.a * (width - 1);
     map.f += map.d * (width - 1);
@@ -63,7 +63,7 @@ AffineMap map_of(const KerasTransform& t, int width, int height) {
 }
 
 // Keras' apply_brightness_shift(): by Pillow, of 8-bit pixels; alpha stays.
-void brighten(double factor, const ArrayLayout& layout, float* values) {
+void brighten(double factor, const KerasLayout& layout, float* values) {
   const auto [least, greatest] = std::minmax_element(values, values + layout.values());
   const float low = *least, high = *greatest;
   const bool scaled = low < 0 || high > 255;
@@ -72,7 +72,8 @@ void brighten(double factor, const ArrayLayout& layout, float* values) {
   for (size_t i = 0; i < count; ++i) {
     float value = values[i];
     if (scaled) value = range == 0 ? 0 : (value - low) / range * 255;
-    const bool alpha = channels == 4 && i / layout.channel % channels == 3;
+    const size_t channel = layout.channels_first ? i / layout.pixels() : i % channels;
+    const bool alpha = channels == 4 && channel == 3;
     const double pixel = std::floor(static_cast<double>(value));
     const double bright = alpha ? pixel : std::clamp(std::floor(pixel * factor), 0.0, 255.0);
     values[i] = static_cast<float>(bright);
@@ -101,19 +102,35 @@ KerasTransform random_transform(const KerasRanges& ranges, int height, int width
   return made;
 }
 
-void apply(const KerasTransform& transform, const ArrayView& in, Sampling sampling, Beyond beyond,
-           double value, float* to) {
-  warp(in, {map_of(transform, in.width, in.height), sampling, beyond, value}, to);
+void KerasTransformer::apply(const KerasTransform& transform, const KerasLayout& layout,
+                             const uint8_t* in, bool floats, const WarpOptions& options,
+                             float* to) {
+  const Map map = keras_map(transform, layout.width, layout.height);
+  ImageView plane{in, layout.width,  layout.height, layout.channels_first ? 1 : layout.channels,
+                  0,  floats ? 4 : 1};
+  plane.stride = static_cast<size_t>(plane.width) * static_cast<size_t>(plane.pixel_bytes());
+  const size_t values = plane.stride / static_cast<size_t>(plane.value_bytes);  // of a row
+  row_.resize(values);
+  float* at = to;
+  for (int left = layout.channels_first ? layout.channels : 1; left > 0; --left) {
+    warper_.begin(plane, map, options);
+    for (int y = 0; y < layout.height; ++y, at += values) {
+      uint8_t* row = floats ? reinterpret_cast<uint8_t*>(at) : row_.data();
+      warper_.row(y, 0, layout.width, row);
+      if (!floats) std::copy_n(row, values, at);
+    }
+    plane.data += plane.stride * static_cast<size_t>(layout.height);
+  }
   if (transform.channel_shift) {
-    const auto [least, greatest] = std::minmax_element(to, to + in.values());
+    const auto [least, greatest] = std::minmax_element(to, to + layout.values());
     const float low = *least, high = *greatest;
     const auto by = static_cast<float>(*transform.channel_shift);
-    for (size_t i = 0; i < in.values(); ++i) to[i] = std::clamp(to[i] + by, low, high);
+    for (size_t i = 0; i < layout.values(); ++i) to[i] = std::clamp(to[i] + by, low, high);
   }
-  if (transform.brightness) brighten(*transform.brightness, in, to);
+  if (transform.brightness) brighten(*transform.brightness, layout, to);
 }
 
-void standardize(const KerasStandardization& how, const ArrayLayout& layout, float* values) {
+void standardize(const KerasStandardization& how, const KerasLayout& layout, float* values) {
   const size_t count = layout.values(), channels = static_cast<size_t>(layout.channels);
   double factor = how.rescale, mean = 0;
   if (how.center || how.std) {
@@ -139,11 +156,9 @@ void standardize(const KerasStandardization& how, const ArrayLayout& layout, flo
       offset /= deviation;
     }
     const auto times = static_cast<float>(scale), plus = static_cast<float>(offset);
-    const size_t rows = static_cast<size_t>(layout.height);
-    for (size_t y = 0; y < rows; ++y) {
-      float* at = values + y * layout.row + c * layout.channel;
-      for (int x = 0; x < layout.width; ++x, at += layout.pixel) *at = *at * times + plus;
-    }
+    float* at = layout.channels_first ? values + c * layout.pixels() : values + c;
+    const size_t step = layout.channels_first ? 1 : channels;
+    for (size_t i = 0; i < layout.pixels(); ++i, at += step) *at = *at * times + plus;
   }
 }
 

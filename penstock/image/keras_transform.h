@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -40,10 +41,26 @@ struct KerasTransform {
 KerasTransform random_transform(const KerasRanges& ranges, int height, int width,
                                 RandomStream& rng);
 
-// Writes the transformed image to `to`, in the layout of `in`. Values differ from Keras' by
-// rounding only; with brightness by 1 at most, because Keras makes 8-bit images of them.
-void apply(const KerasTransform& transform, const ArrayView& in, Sampling sampling, Beyond beyond,
-           double value, float* to);
+// The axes of an image, contiguous: {height, width, channels}, or {channels, height, width}.
+struct KerasLayout {
+  int width = 0, height = 0, channels = 0;
+  bool channels_first = false;
+
+  size_t pixels() const { return static_cast<size_t>(width) * static_cast<size_t>(height); }
+  size_t values() const { return pixels() * static_cast<size_t>(channels); }
+};
+
+// Writes the transformed image of uint8 values, or of floats, to `to`. Values differ from Keras' by
+// 1 at most. One thread.
+class KerasTransformer {
+ public:
+  void apply(const KerasTransform& transform, const KerasLayout& layout, const uint8_t* in,
+             bool floats, const WarpOptions& options, float* to);
+
+ private:
+  Warper warper_;
+  std::vector<uint8_t> row_;
+};
 
 // Keras' standardize(): in this order, and what is not given is left out.
 struct KerasStandardization {
@@ -52,6 +69,6 @@ struct KerasStandardization {
   std::vector<float> feature_mean, feature_std;  // of each channel
 };
 // In place. REQUIRED: feature_mean and feature_std are empty, or have a value for each channel.
-void standardize(const KerasStandardization& how, const ArrayLayout& layout, float* values);
+void standardize(const KerasStandardization& how, const KerasLayout& layout, float* values);
 
 }  // namespace penstock::image

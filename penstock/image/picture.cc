@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/image/exif.h"
 
 namespace penstock::image {
 namespace {
@@ -135,35 +135,37 @@ void Picture::start(int width, int height, int channels, int value_bytes) {
   normalization_ = nullptr;
 }
 
+// By the first bytes; null: none.
+Decoder* Picture::decoder_of(std::span<const std::byte> bytes) {
+  const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (all.starts_with("\xFF\xD8")) return &jpeg_;
+  if (all.starts_with("\x89PNG")) return &png_;
+  if (all.starts_with("GIF8")) return &gif_;
+  if (all.starts_with("BM")) return &bmp_;
+  if (all.starts_with("RIFF") && all.size() >= 12 && all.substr(8, 4) == "WEBP") return &webp_;
+  for (std::string_view pnm : {"P2", "P3", "P5", "P6"}) {
+    if (all.starts_with(pnm)) return &pnm_;
+  }
+  return nullptr;
+}
+
 void Picture::open(std::span<const std::byte> bytes, const DecodeOptions& options) {
   if (bytes.empty()) throw Error(Code::kDataLoss, "image.decode", "there are no bytes");
-  auto begins = [&](std::initializer_list<int> with) {
-    size_t i = 0;
-    for (int value : with) {
-      if (i == bytes.size() || static_cast<int>(bytes[i]) != value) return false;
-      ++i;
-    }
-    return true;
-  };
-  fast_ = options.fast;
-  if (begins({0xFF, 0xD8})) {
-    from_ = From::kJpeg;
-    jpeg_.open(bytes, options.channels, options.fast);
-    start(jpeg_.width(), jpeg_.height(), options.channels, 1);
-    const int orientation = options.exif ? exif_orientation(bytes) : 1;
-    if (orientation >= 5) turn(orientation == 5 || orientation == 6 ? 3 : 1);
-    // What is left of each of these is a mirror image.
-    flip(orientation == 2 || orientation == 3 || orientation == 5 || orientation == 7,
-         orientation == 3 || orientation == 4);
-  } else if (begins({0x89, 'P', 'N', 'G'})) {
-    from_ = From::kPng;
-    png_.open(bytes, options.channels);
-    start(png_.width(), png_.height(), options.channels, 1);
-  } else {
+  decoder_ = decoder_of(bytes);
+  if (decoder_ == nullptr) {
     throw Error(Code::kDataLoss, "image.decode",
-                "neither a JPEG nor a PNG: " + std::to_string(bytes.size()) +
-                    " bytes that begin with " + first_bytes(bytes));
+                "neither a BMP, GIF, JPEG, PGM, PNG, PPM nor WebP: " +
+                    std::to_string(bytes.size()) + " bytes that begin with " + first_bytes(bytes));
   }
+  fast_ = options.fast;
+  decoder_->open(bytes, options);
+  from_ = From::kFile;
+  start(decoder_->width(), decoder_->height(), options.channels, 1);
+  const int orientation = options.exif ? decoder_->orientation() : 1;
+  if (orientation >= 5) turn(orientation == 5 || orientation == 6 ? 3 : 1);
+  // What is left of each of these is a mirror image.
+  flip(orientation == 2 || orientation == 3 || orientation == 5 || orientation == 7,
+       orientation == 3 || orientation == 4);
 }
 
 void Picture::open(const ImageView& pixels) {
@@ -197,7 +199,7 @@ void Picture::flip(bool horizontal, bool vertical) {
 void Picture::turn(int quarters) {
   if (quarters % 4 == 0) return;
   if (quarters % 4 == 2) return flip(true, true);
-  const ImageView in = settled();
+  const ImageView in = pixels();
   Image& out = memory_[next_];
   transpose(in, out);
   next_ = 1 - next_;
@@ -236,7 +238,7 @@ void Picture::grey(int channels) {
 }
 
 void Picture::warp(const Map& map, const WarpOptions& options) {
-  const ImageView in = settled();
+  const ImageView in = pixels();
   warper_.begin(in, map, options);
   from_ = From::kWarped;
   start(in.width, in.height, channels_, value_bytes_);
@@ -252,7 +254,7 @@ Image& Picture::edited() {
 
 void Picture::settle() { pad(0, 0, 0, 0, 0); }
 
-ImageView Picture::settled() {
+ImageView Picture::pixels() {
   if (from_ != From::kPixels || !plain()) settle();
   return {pixels_.row(box_.y) + box_.x * pixel_bytes(),
           box_.width,
@@ -278,7 +280,7 @@ void Picture::write(std::byte* to) {
 
 // The largest denominator at which the part that is resized stays as large as the result.
 int Picture::decoded_smaller() {
-  if (!fast_ || from_ != From::kJpeg || !scaled_) return 1;
+  if (!fast_ || from_ != From::kFile || decoder_ != &jpeg_ || !scaled_) return 1;
   int denominator = 1;
   while (denominator < 8 && box_.width >= scaled_width_ * denominator * 2 &&
          box_.height >= scaled_height_ * denominator * 2) {
@@ -323,10 +325,8 @@ void Picture::give(RowSink& sink) {
 
 void Picture::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
   switch (from_) {
-    case From::kJpeg:
-      return jpeg_.read(x0, y0, x1, y1, taker);
-    case From::kPng:
-      return png_.read(x0, y0, x1, y1, taker);
+    case From::kFile:
+      return decoder_->read(x0, y0, x1, y1, taker);
     case From::kWarped:
       warped_row_.resize(static_cast<size_t>(x1 - x0) * static_cast<size_t>(pixel_bytes()));
       for (int y = y0; y < y1; ++y) {

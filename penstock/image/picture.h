@@ -4,29 +4,26 @@
 #include <cstdint>
 #include <span>
 
+#include "penstock/image/bmp.h"
+#include "penstock/image/decoder.h"
+#include "penstock/image/gif.h"
 #include "penstock/image/image.h"
 #include "penstock/image/jpeg.h"
 #include "penstock/image/pixels.h"
 #include "penstock/image/png.h"
+#include "penstock/image/pnm.h"
 #include "penstock/image/resize.h"
 #include "penstock/image/warp.h"
+#include "penstock/image/webp.h"
 
 namespace penstock::image {
-
-struct DecodeOptions {
-  int channels = 3;  // 1, 3 or 4
-  // Of JPEGs: a less accurate DCT, colours without smoothing, and a smaller image decoded where
-  // the image is resized to that or less.
-  bool fast = false;
-  bool exif = true;  // JPEGs are turned as their Exif orientation says
-};
 
 // An image on its way through operations. Each of these only notes what is to be done: write() and
 // no earlier decodes the rows that are needed, resizes, mirrors and normalizes them while they are
 // in the cache, and writes the result. Only what has to look at a whole image (a turn, a second
 // resize, pad) makes one in between, in memory that is used again for the next image.
 //
-// Errors of decoding are JpegReader's and PngReader's; of all members std::bad_alloc. REQUIRED of
+// Errors of decoding are Decoder's; of all members std::bad_alloc. REQUIRED of
 // the geometric ones: no normalize() or to_chw() before. One thread.
 class Picture {
  public:
@@ -34,7 +31,8 @@ class Picture {
   Picture(const Picture&) = delete;
   Picture& operator=(const Picture&) = delete;
 
-  // A JPEG or PNG, of which the header is read. The bytes stay valid until write().
+  // A BMP, GIF, JPEG, PGM, PNG, PPM or WebP, by its first bytes. The header is read; the bytes stay
+  // valid until write().
   void open(std::span<const std::byte> bytes, const DecodeOptions& options);
   // Pixels, which stay valid until write().
   void open(const ImageView& pixels);
@@ -60,32 +58,40 @@ class Picture {
   void normalize(NormalizationRef normalization) { normalization_ = std::move(normalization); }
   void to_chw() { chw_ = true; }
 
+  // The image in memory, which stays as it is until the next operation. REQUIRED: no normalize() or
+  // to_chw() before. Further operations may follow.
+  ImageView pixels();
+
   // Writes the image, contiguous, of its values or normalized float32; nothing else may be called
   // then but open(). `to` has room for width * height * channels values.
   void write(std::byte* to);
 
  private:
-  enum class From : uint8_t { kPixels, kJpeg, kPng, kWarped };
+  enum class From : uint8_t { kPixels, kFile, kWarped };
   struct Part {
     int x = 0, y = 0, width = 0, height = 0;
     Part cropped(int left, int top, int w, int h, bool flip_x, bool flip_y) const;
   };
+  Decoder* decoder_of(std::span<const std::byte> bytes);
   void start(int width, int height, int channels, int value_bytes);
   int pixel_bytes() const { return channels_ * value_bytes_; }
   // Everything that was noted is done; the picture is pixels in memory of its own.
   void settle();
-  // The same, unless they are pixels already, or a box of pixels: these.
-  ImageView settled();
   void give(RowSink& sink);
   void read(int x0, int y0, int x1, int y1, RowTaker& taker);
   int decoded_smaller();
   bool plain() const { return !scaled_ && !flip_x_ && !flip_y_; }
 
   From from_ = From::kPixels;
+  Decoder* decoder_ = nullptr;  // of a file
   ImageView pixels_;
+  BmpReader bmp_;
+  GifReader gif_;
   JpegReader jpeg_;
   PngReader png_;
   Warper warper_;
+  PnmReader pnm_;
+  WebpReader webp_;
   bool fast_ = false;
   int channels_ = 3, value_bytes_ = 1;
   int in_width_ = 0, in_height_ = 0;  // of what is read

@@ -79,6 +79,17 @@ void to_grey(const ImageView& in, int channels, Image& out) {
   }
 }
 
+void to_channels(const uint8_t* in, int in_channels, uint8_t* out, int channels, int pixels) {
+  for (int i = 0; i < pixels; ++i, in += in_channels, out += channels) {
+    if (channels == 1) {
+      out[0] = in_channels == 1 ? in[0] : luma(in);
+      continue;
+    }
+    for (int c = 0; c < 3; ++c) out[c] = in[in_channels == 1 ? 0 : c];
+    if (channels == 4) out[3] = in_channels == 4 ? in[3] : 255;
+  }
+}
+
 void transpose(const ImageView& in, Image& out) {
   out.reset(in.height, in.width, in.channels, in.value_bytes);
   switch (in.pixel_bytes()) {

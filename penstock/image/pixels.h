@@ -17,6 +17,9 @@ inline uint8_t luma(const uint8_t* rgb) {
 // Grey of an image with 3 channels or more, in `channels` equal channels (1 or 3); of an image with
 // fewer, its first channel.
 void to_grey(const ImageView& in, int channels, Image& out);
+// A row of pixels of 1, 3 or 4 channels (grey, colours, colours and alpha) in other ones of these.
+// Alpha that is not there is opaque.
+void to_channels(const uint8_t* in, int in_channels, uint8_t* out, int channels, int pixels);
 // Columns become rows.
 void transpose(const ImageView& in, Image& out);
 // A row's pixels in the opposite order.

@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "penstock/base/error.h"
+#include "penstock/image/exif.h"
 #include "penstock/image/pixels.h"
 
 namespace penstock::image {
@@ -22,6 +23,9 @@ struct PngState {
   char text[128] = {};
   const uint8_t* bytes = nullptr;
   size_t size = 0, at = 0;
+  bool partial = false, cut = false;
+  bool ended = false;  // more bytes were asked for than there are
+  std::span<const std::byte> exif;
   int width = 0, height = 0, channels = 3;
   int line_channels = 3;  // of the rows that libpng gives
   int passes = 1;
@@ -51,7 +55,10 @@ void ignore(png_structp, png_const_charp) {}
 
 void give_bytes(png_structp png, png_bytep to, size_t count) {
   auto& state = *static_cast<PngState*>(png_get_io_ptr(png));
-  if (count > state.size - state.at) png_error(png, "it is cut off");
+  if (count > state.size - state.at) {
+    state.ended = true;
+    png_error(png, "it is cut off");
+  }
   std::memcpy(to, state.bytes + state.at, count);
   state.at += count;
 }
@@ -67,6 +74,8 @@ bool open_png(PngState& state) {
   png_set_crc_action(state.png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
   png_set_chunk_malloc_max(state.png, kMostChunk);
   png_set_user_limits(state.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // they were looked at
+  // Up to the last byte of a file that is cut off.
+  if (state.cut) png_set_compression_buffer_size(state.png, 1);
   png_read_info(state.png, state.info);
   const int colour = png_get_color_type(state.png, state.info);
   const bool transparent = png_get_valid(state.png, state.info, PNG_INFO_tRNS) != 0;
@@ -108,9 +117,7 @@ bool read_end(PngState& state) {
 
 [[noreturn]] void fail(PngState& state, const std::string& what) {
   state.close();
-  throw Error(Code::kDataLoss, "image.decode",
-              "a damaged PNG: " + what + ", at byte " + std::to_string(state.at) + " of " +
-                  std::to_string(state.size));
+  fail_damaged("PNG", what, state.at, state.size);
 }
 
 uint32_t number_at(const uint8_t* at) {
@@ -128,9 +135,12 @@ void look_over(PngState& state) {
   bool first = true, ended = false;
   uint64_t wanted = 0;
   while (!ended) {
-    if (state.size - state.at < kChunk) fail(state, "it is cut off");
-    const size_t length = number_at(state.bytes + state.at);
-    if (length > state.size - state.at - kChunk) fail(state, "a chunk is longer than the file");
+    const size_t left = state.size - state.at;
+    const size_t length = left < kChunk ? 0 : number_at(state.bytes + state.at);
+    state.cut = left < kChunk || length > left - kChunk;
+    if (state.cut && state.partial && !first) break;
+    if (left < kChunk) fail(state, "it is cut off");
+    if (state.cut) fail(state, "a chunk is longer than the file");
     const std::string_view name = all.substr(state.at + 4, 4);
     const uint8_t* body = state.bytes + state.at + 8;
     if (first != (name == "IHDR") || (first && length != kHeader)) {
@@ -138,10 +148,7 @@ void look_over(PngState& state) {
     }
     if (first) {
       const uint64_t width = number_at(body), height = number_at(body + 4);
-      if (width == 0 || height == 0 || width > kMaxPixels / height) {
-        fail(state, "its header claims " + std::to_string(width) + " x " + std::to_string(height) +
-                        " pixels, and 1 to " + std::to_string(kMaxPixels) + " are decoded");
-      }
+      if (!decodable(width, height)) fail(state, claim_beyond_limit(width, height));
       state.width = static_cast<int>(width);
       state.height = static_cast<int>(height);
       const int depth = body[8], colour = body[9];
@@ -152,13 +159,14 @@ void look_over(PngState& state) {
       wanted = (width * static_cast<uint64_t>(values * depth) + 7) / 8 * height;
     }
     if (name == "IDAT") compressed += length;
+    if (name == "eXIf") state.exif = std::as_bytes(std::span(body, length));
     first = false;
     ended = name == "IEND";
     state.at += kChunk + length;
   }
-  if (wanted / kMostInflated > compressed) {
-    fail(state, "its header claims " + std::to_string(state.width) + " x " +
-                    std::to_string(state.height) + " pixels, more than its bytes can hold");
+  if (!state.cut && wanted / kMostInflated > compressed) {
+    fail(state, claim_beyond_bytes(static_cast<uint64_t>(state.width),
+                                   static_cast<uint64_t>(state.height)));
   }
   state.at = 0;
 }
@@ -175,13 +183,16 @@ const uint8_t* in_wanted_channels(PngState& state, const uint8_t* row, int pixel
 PngReader::PngReader() : state_(std::make_unique<PngState>()) {}
 PngReader::~PngReader() { state_->close(); }
 
-void PngReader::open(std::span<const std::byte> bytes, int channels) {
+void PngReader::open(std::span<const std::byte> bytes, const DecodeOptions& options) {
   PngState& state = *state_;
   state.close();
   state.bytes = reinterpret_cast<const uint8_t*>(bytes.data());
   state.size = bytes.size();
   state.at = 0;
-  state.channels = channels;
+  state.channels = options.channels;
+  state.partial = options.partial;
+  state.cut = state.ended = false;
+  state.exif = {};
   state.text[0] = '\0';
   if (bytes.size() < kSignature || std::memcmp(bytes.data(), kMagic.data(), kSignature) != 0) {
     fail(state, "it has no signature");
@@ -192,25 +203,32 @@ void PngReader::open(std::span<const std::byte> bytes, int channels) {
 
 int PngReader::width() const { return state_->width; }
 int PngReader::height() const { return state_->height; }
+int PngReader::orientation() const { return exif_orientation(state_->exif); }
 
 void PngReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
   PngState& state = *state_;
   const bool whole = state.passes > 1;
   const auto height = static_cast<size_t>(state.height);
-  state.lines.resize(state.line * (whole ? height : 1));
+  state.lines.assign(state.line * (whole ? height : 1), 0);
   state.converted.resize(static_cast<size_t>(x1 - x0));
+  const auto check = [&](bool read) {
+    if (!read && !(state.partial && state.ended)) fail(state, state.text);
+  };
   if (whole) {
     state.rows.resize(height);
     for (size_t y = 0; y < height; ++y) state.rows[y] = state.lines.data() + y * state.line;
-    if (!read_all(state, state.rows.data())) fail(state, state.text);
+    check(read_all(state, state.rows.data()));
   }
   for (int y = 0; y < state.height; ++y) {
     uint8_t* line = state.lines.data() + (whole ? static_cast<size_t>(y) * state.line : 0);
-    if (!whole && !read_row(state, line)) fail(state, state.text);
+    if (!whole && !state.ended) {
+      check(read_row(state, line));
+      if (state.ended) std::fill_n(line, state.line, uint8_t{0});
+    }
     if (y < y0 || y >= y1) continue;
     taker.take(in_wanted_channels(state, line + x0 * state.line_channels, x1 - x0));
   }
-  if (!read_end(state)) fail(state, state.text);
+  if (!state.ended) check(read_end(state));
   state.close();
 }
 

@@ -1,37 +1,29 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <span>
 
-#include "penstock/image/image.h"
+#include "penstock/image/decoder.h"
 
 namespace penstock::image {
 
 struct PngState;
 
 // Decodes PNGs by libpng: all colour types and depths, interlaced or not. Of 16 bits the upper 8
-// count, as in Pillow. With 3 channels alpha is left out, with 1 colours become grey. One thread.
+// count, as in Pillow. With 3 channels alpha is left out, with 1 colours become grey.
 //
-// Error kDataLoss, operation "image.decode", with the byte: no PNG, cut off, a wrong checksum of
-// any chunk, a header that claims more pixels than kMaxPixels or than the compressed bytes can
-// hold, bytes that libpng finds corrupt. Nothing is in use after an error.
-class PngReader {
+// A wrong checksum of any chunk is damage. All of the file is read, for its checksums.
+class PngReader : public Decoder {
  public:
   PngReader();
-  ~PngReader();
-  PngReader(const PngReader&) = delete;
-  PngReader& operator=(const PngReader&) = delete;
+  ~PngReader() override;
 
-  // Reads the header and goes over the chunks. `channels`: 1, 3 or 4. The bytes stay valid until
-  // the last read().
-  void open(std::span<const std::byte> bytes, int channels);
-  int width() const;
-  int height() const;
-  // Columns [x0, x1) of rows [y0, y1), once for each open(). All of the file is read, for its
-  // checksums.
-  void read(int x0, int y0, int x1, int y1, RowTaker& taker);
+  void open(std::span<const std::byte> bytes, const DecodeOptions& options) override;
+  int width() const override;
+  int height() const override;
+  int orientation() const override;
+  void read(int x0, int y0, int x1, int y1, RowTaker& taker) override;
 
  private:
   std::unique_ptr<PngState> state_;

@@ -262,49 +262,7 @@ void sample_row(const ImageView& in, const WarpOptions& options, const int64_t* 
   }
 }
 
-template <class T>
-void warp_values(const ArrayView& in, const WarpSpec& spec, float* to) {
-  const auto* const data = static_cast<const T*>(in.data);
-  const int64_t step_x = fixed(spec.map.a), step_y = fixed(spec.map.d);
-  const int64_t rounding = in.width / 2 + 1;
-  const auto channels = static_cast<size_t>(in.channels);
-  const auto part = [](int32_t weight) {
-    return static_cast<float>(weight) / static_cast<float>(kWhole);
-  };
-  for (int y = 0; y < in.height; ++y) {
-    int64_t at_x = fixed(spec.map.b * y + spec.map.c), at_y = fixed(spec.map.e * y + spec.map.f);
-    float* out = to + static_cast<size_t>(y) * in.row;
-    for (int x = 0; x < in.width; ++x, at_x += step_x, at_y += step_y, out += in.pixel) {
-      Neighbours across, down;
-      if (!find_neighbours(at_x, in.width, spec, rounding, across) ||
-          !find_neighbours(at_y, in.height, spec, rounding, down)) {
-        for (size_t c = 0; c < channels; ++c) {
-          out[c * in.channel] = static_cast<float>(spec.value);
-        }
-        continue;
-      }
-      const T* const top = data + static_cast<size_t>(down.first) * in.row;
-      const T* const bottom = data + static_cast<size_t>(down.second) * in.row;
-      const size_t left = static_cast<size_t>(across.first) * in.pixel;
-      const size_t right = static_cast<size_t>(across.second) * in.pixel;
-      const float wx = part(across.weight), wy = part(down.weight);
-      for (size_t c = 0; c < channels; ++c) {
-        const size_t at = c * in.channel;
-        const auto a = static_cast<float>(top[left + at]), b = static_cast<float>(top[right + at]);
-        const auto d = static_cast<float>(bottom[left + at]);
-        const auto e = static_cast<float>(bottom[right + at]);
-        const float upper = a + (b - a) * wx, lower = d + (e - d) * wx;
-        out[at] = upper + (lower - upper) * wy;
-      }
-    }
-  }
-}
-
 }  // namespace
-
-void warp(const ArrayView& in, const WarpSpec& spec, float* to) {
-  in.floats ? warp_values<float>(in, spec, to) : warp_values<uint8_t>(in, spec, to);
-}
 
 std::optional<Sampling> sampling_named(std::string_view name) {
   for (const auto& [each, sampling] : kSamplings) {

@@ -58,20 +58,4 @@ class Warper {
   std::vector<int64_t> xs_, ys_;  // coordinates of the row
 };
 
-// The axes of an image in an array: the numbers of values from one row, pixel and channel to the
-// next one.
-struct ArrayLayout {
-  int width = 0, height = 0, channels = 0;
-  size_t row = 0, pixel = 0, channel = 0;
-  size_t values() const { return static_cast<size_t>(width) * height * channels; }
-};
-struct ArrayView : ArrayLayout {
-  const void* data = nullptr;  // uint8, or float32
-  bool floats = false;
-};
-
-// The warped image as floats that are not rounded, in the layout of `in`. The same bits on every
-// machine. REQUIRED: as for Warper::begin().
-void warp(const ArrayView& in, const WarpSpec& spec, float* to);
-
 }  // namespace penstock::image

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "penstock/base/bijection.h"
@@ -15,6 +17,8 @@ namespace penstock {
 namespace {
 
 constexpr const char* kImageFolder = "image_folder";
+constexpr std::string_view kImages[] = {".bmp", ".gif", ".jpeg", ".jpg",
+                                        ".pgm", ".png", ".ppm",  ".webp"};
 
 bool has_suffix(std::string_view name, std::string_view suffix) {
   if (name.size() < suffix.size()) return false;
@@ -69,7 +73,8 @@ class Walk {
 
   bool wanted(const std::string& name) const {
     if (!query_.include.empty()) return fnmatch(query_.include.c_str(), name.c_str(), 0) == 0;
-    return has_suffix(name, ".jpg") || has_suffix(name, ".jpeg") || has_suffix(name, ".png");
+    return std::any_of(std::begin(kImages), std::end(kImages),
+                       [&](std::string_view suffix) { return has_suffix(name, suffix); });
   }
 
   FileSystem& files_;

@@ -71,7 +71,7 @@ struct ImageFolderQuery {
   std::optional<double> validation_split = {};
   bool validation = false;
   uint64_t seed = 0;
-  std::string include = {};  // a pattern of names, as of a shell; "": .jpg, .jpeg and .png
+  std::string include = {};  // a pattern of names, as of a shell; "": images that are decoded
   bool follow_links = false;
 };
 

@@ -74,8 +74,12 @@ image::KerasRanges keras_ranges_of(const nb::dict& ranges) {
 }  // namespace
 
 void bind_image_operations(nb::module_& m) {
-  m.def("image_decode", [](int channels, bool fast, bool exif, image::Fields fields) {
-    return mutable_image_op(image::decode({channels, fast, exif}, std::move(fields)));
+  m.def("image_decode", [](int channels, bool fast, bool exif, bool partial, image::Fields fields) {
+    return mutable_image_op(image::decode({channels, fast, exif, partial}, std::move(fields)));
+  });
+  m.def("image_encode", [](bool png, int quality, image::Fields fields) {
+    return mutable_image_op(image::encode(
+        {png ? image::Encoding::kPng : image::Encoding::kJpeg, quality}, std::move(fields)));
   });
   m.def("image_resize",
         [](int height, int width, const std::string& filter, bool antialias, image::Fields fields) {
@@ -128,10 +132,7 @@ void bind_image_operations(nb::module_& m) {
                           bool channels_first, std::string field) {
     image::KerasOptions options;
     if (ranges) options.ranges = keras_ranges_of(*ranges);
-    const image::WarpOptions warp = warp_options(fill, value, sampling, "keras.ImageDataGenerator");
-    options.sampling = warp.sampling;
-    options.beyond = warp.beyond;
-    options.value = warp.value;
+    options.warp = warp_options(fill, value, sampling, "keras.ImageDataGenerator");
     options.standardization = {setting<double>(standardization, "rescale"),
                                setting<bool>(standardization, "center"),
                                setting<bool>(standardization, "std"),

@@ -1,10 +1,11 @@
 """Native operations on images, for `penstock.Dataset.map`.
 
-An image is a uint8 array ``(height, width, channels)``; `decode` makes one of the bytes of a JPEG
-or PNG. Operations that move pixels, `erase`, `normalize` and `to_chw` also take float32. Every
-operation works on the field ``"image"``, or on those that `fields` names; the other fields are
-passed on. Random numbers are keyed by the seed, the epoch, the element and the operation, so they
-are the same for any number and kind of workers; all fields of one operation get the same.
+An image is a uint8 array ``(height, width, channels)``; `decode` makes one of the bytes of a file,
+and `encode` the bytes of a file of one. Operations that move pixels, `erase`, `normalize` and
+`to_chw` also take float32. Every operation works on the field ``"image"``, or on those that
+`fields` names; the other fields are passed on. Random numbers are keyed by the seed, the epoch, the
+element and the operation, so they are the same for any number and kind of workers; all fields of
+one operation get the same.
 
 Operations that follow each other are one pass over each image: `decode` decodes only the rows that
 the crop behind it needs, and nothing is stored in between.
@@ -40,6 +41,7 @@ __all__ = [
     "compose",
     "cutmix",
     "decode",
+    "encode",
     "equalize",
     "erase",
     "gamma",
@@ -69,13 +71,19 @@ _MOST_SIDE = 65535
 
 
 def decode(
-    channels: int = 3, fast: bool = False, exif: bool = True, *, fields: Fields = "image"
+    channels: int = 3,
+    fast: bool = False,
+    exif: bool = True,
+    partial: bool = False,
+    *,
+    fields: Fields = "image",
 ) -> Operation:
-    """Decode JPEGs and PNGs: bytes become uint8 ``(height, width, channels)``.
+    """Decode images: bytes become uint8 ``(height, width, channels)``.
 
-    Pixels are those of Pillow: an accurate DCT, smooth upsampling. CMYK becomes RGB; of 16 bits the
-    upper 8 count; alpha is left out unless `channels` is 4. A file that cannot be decoded is a
-    `DataLoss` that names the file and the byte.
+    The format is that of the first bytes: BMP, GIF (its first frame), JPEG, PGM, PNG, PPM or WebP.
+    Pixels are those of Pillow: an accurate DCT, smooth upsampling. CMYK becomes RGB; of a PNG's 16
+    bits the upper 8 count; alpha is left out unless `channels` is 4. A file that cannot be decoded
+    is a `DataLoss` that names the file and the byte.
 
     Parameters
     ----------
@@ -83,9 +91,12 @@ def decode(
         Colours, grey, or colours and alpha.
     fast : bool
         Of JPEGs: a less accurate DCT and colours without smoothing; and where a resize to half the
-        size or less follows, a smaller image is decoded.
+        size or less follows, a smaller image is decoded. Of WebPs: colours without smoothing.
     exif : bool
-        Turn JPEGs as their Exif orientation says.
+        Turn JPEGs, PNGs and WebPs as their Exif orientation says.
+    partial : bool
+        Of a file that is cut off behind its header, take the pixels that are there. The others are
+        0, or in JPEGs grey, as libjpeg fills them. Other damage remains an error.
     fields : str or list of str
         Names of leaves, such as ``"image"`` or ``"0"``; ``""`` where the element is nothing but
         the bytes.
@@ -98,6 +109,40 @@ def decode(
         int(channels),
         flag("fast", fast, name),
         flag("exif", exif, name),
+        flag("partial", partial, name),
+        _names(fields, name),
+    )
+
+
+def encode(format: str, quality: int | None = None, *, fields: Fields = "image") -> Operation:
+    """Encode images: uint8 ``(height, width, channels)`` or ``(height, width)`` becomes bytes.
+
+    Only `decode` may follow.
+
+    Parameters
+    ----------
+    format : {"jpeg", "png"}
+        A JPEG has 1 or 3 channels, with colours at half the resolution. A PNG has 1 to 4; the
+        second or the fourth is alpha.
+    quality : int, optional
+        Of JPEGs, 1 to 100; 90 unless given.
+    fields
+        As of `decode`.
+
+    Examples
+    --------
+    >>> small = photos.map(penstock.image.resize(256, 256)).map(penstock.image.encode("jpeg"))
+    """
+    name = "image.encode"
+    if format not in ("jpeg", "png"):
+        raise InvalidArgument(f"format is {format!r}; give 'jpeg' or 'png'", name)
+    if format == "png" and quality is not None:
+        raise InvalidArgument("a PNG has no quality; leave it out", name)
+    quality = 90 if quality is None else quality
+    return Operation(
+        "image_encode",
+        format == "png",
+        integer("quality", quality, 1, 100, operation=name),
         _names(fields, name),
     )
 

@@ -61,10 +61,27 @@ def jpegs():
     yield encoded(picture(*SMALL), exif=exif)
 
 
+def others():
+    """Formats without a checksum, and the bytes at their ends that hold no pixel."""
+    pixels = picture(*SMALL)
+    yield encoded(pixels, "BMP"), 0
+    yield encoded(pixels, "GIF"), 4  # the end's code, no further block, the end
+    yield encoded(pixels, "PPM"), 0
+    yield encoded(pixels[..., 0], "PPM"), 0
+    yield b"P3 4 3 255 " + b" ".join(b"%d" % (i * 7 + 10) for i in range(36)), 3
+    for lossless in (False, True):
+        yield encoded(pixels, "WEBP", lossless=lossless), 1
+    yield encoded(picture(*SMALL, channels=4), "WEBP"), 1
+
+
 def test_what_is_no_picture():
     refused(b"", "no bytes")
-    refused(b"\xff", "neither a JPEG nor a PNG: 1 bytes that begin with ff")
-    refused(b"GIF89a", "begin with 47 49 46 38")
+    refused(b"\xff", "PPM nor WebP: 1 bytes that begin with ff")
+    refused(b"MM\0*TIFF", "begin with 4d 4d 00 2a")
+    refused(b"BM", "a damaged BMP", "its header is cut off")
+    refused(b"GIF89a", "a damaged GIF", "cut off")
+    refused(b"P6", "a damaged PPM", "cut off")
+    refused(b"RIFF\0\0\0\0WEBP", "a damaged WebP")
     refused(b"\xff\xd8", "a damaged JPEG")
     refused(b"\xff\xd8\xff\xd9", "a damaged JPEG")
     refused(b"\x89PNG", "a damaged PNG", "no signature")
@@ -74,14 +91,19 @@ def test_what_is_no_picture():
 
 
 def test_cut_anywhere():
-    for data in (*jpegs(), encoded(picture(*SMALL), "PNG")):
-        all_refused([data[:end] for end in range(len(data) - 1)])
+    for data, rest in (
+        *((data, 1) for data in jpegs()),
+        (encoded(picture(*SMALL), "PNG"), 1),
+        *others(),
+    ):
+        all_refused([data[:end] for end in range(len(data) - rest)])
         assert one(data, image.decode()).size
 
 
 def test_cut_at_every_hundredth_byte_of_a_large_one():
-    for data in (encoded(picture(500, 375)), encoded(picture(200, 150), "PNG")):
-        all_refused([data[:end] for end in range(0, len(data) - 1, len(data) // 100)])
+    for kind in ("BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP"):
+        data = encoded(picture(300, 225), kind)
+        all_refused([data[:end] for end in range(0, len(data) - 5, len(data) // 100)])
 
 
 def test_any_flipped_byte_is_an_error_or_a_picture():
@@ -99,6 +121,56 @@ def test_any_flipped_byte_is_an_error_or_a_picture():
             assert len(whole) + feed.stats()["skipped"] == len(damaged)
             assert feed.stats()["skipped"] > 50
         assert all(element["image"].shape == (8, 8, 3) for element in whole)
+
+
+def test_any_flipped_byte_of_the_others_is_an_error_or_a_picture():
+    random = np.random.default_rng(1)
+    for data, _ in others():
+        damaged = []
+        for at in range(min(len(data), 500)):
+            flipped = bytearray(data)
+            flipped[at] ^= int(random.integers(1, 256))
+            damaged.append({"image": bytes(flipped)})
+        dataset = Dataset.items(damaged).map(image.decode()).map(image.resize(8, 8))
+        with dataset.on_error("skip").build(workers=0) as feed:
+            whole = list(feed)
+            assert len(whole) + feed.stats()["skipped"] == len(damaged)
+            assert feed.stats()["skipped"] > 5
+        assert all(element["image"].shape == (8, 8, 3) for element in whole)
+
+
+def test_headers_of_the_others_that_lie_cost_no_memory():
+    for fields, says in (
+        ((10, "<I", 1 << 31), "it is cut off, or its header lies"),
+        ((10, "<I", 20), "its pixels begin within its header"),
+        ((14, "<I", 39), "its header claims to have 39 bytes"),
+        ((14, "<I", 1 << 31), "its header claims to have 2147483648 bytes"),
+        ((18, "<I", 0), "at least 1"),
+        ((18, "<2I", 1 << 31, 1), "at most 178956970"),
+        ((18, "<2i", 24, -(1 << 31)), "at most 178956970"),
+        ((18, "<2I", 13000, 13000), "it is cut off, or its header lies"),
+        ((28, "<H", 7), "it has pixels of 7 bits"),
+        ((28, "<HI", 8, 1), "it is of compression 1"),
+        ((28, "<H16xI", 8, 257), "its palette has 257 colours"),
+    ):
+        data = bytearray(encoded(picture(*SMALL), "BMP"))
+        at, form, *values = fields
+        struct.pack_into(form, data, at, *values)
+        refused(bytes(data), "a damaged BMP", says)
+    for text, says in (
+        (b"P6 0 5 255 ", "at least 1"),
+        (b"P6 20000 20000 255 ", "at most 178956970"),
+        (b"P6 99999999999 1 255 ", "a number is too large"),
+        (b"P6 13000 13000 255 ", "13000 x 13000 pixels are 507000000 bytes"),
+        (b"P3 13000 13000 255 ", "are at least 1013999999 bytes"),
+        (b"P6 1 1 0 ", "its greatest value is 0"),
+        (b"P6 1 1 65536 ", "its greatest value is 65536"),
+        (b"P6 1 1 255#", "does not end with a blank"),
+        (b"P6 1 x 255 ", "there is no number"),
+        (b"P5 1 1 9 \x0a", "a value of 10 above the greatest one, 9"),
+        (b"P2 2 1 9 1 10 ", "a value of 10 above the greatest one, 9"),
+    ):
+        refused(text, "a damaged PGM" if text[1:2] in b"25" else "a damaged PPM", says)
 
 
 def test_every_flipped_byte_of_a_png_is_an_error():
@@ -135,6 +207,17 @@ def test_headers_that_lie_cost_no_memory():
     ):
         rows = b"".join(b"\0" + bytes(39) for _ in range(13))
         refused(png(width, height, 8, 2, rows), says)
+
+
+def test_tables_are_not_those_of_the_file_before():
+    data = encoded(picture(*SMALL), quality=90)
+    at = data.index(b"\xff\xdb")
+    end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    bare = data[:at] + data[end:]
+    dataset = Dataset.items([{"image": data}, {"image": bare}] * 2).map(image.decode())
+    with dataset.on_error("skip").build(workers=0) as feed:
+        assert len(list(feed)) == 2
+        assert feed.stats()["skipped"] == 2
 
 
 def test_too_many_scans():

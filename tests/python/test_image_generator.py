@@ -199,7 +199,7 @@ def test_a_preprocessing_function_is_between(processes):
         images, np.arange(4), shuffle=False, seed=SEED, workers=1, use_multiprocessing=processes
     ) as batches:
         made, _ = all_of(batches)
-    assert np.abs(made - by_keras(generator, images)).max() <= 1
+    assert np.abs(made - by_keras(generator, images)).max() <= 2  # of 1, rescaled
 
 
 def test_batches_are_the_same_for_any_workers_and_shuffled_by_epoch():

@@ -12,7 +12,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "setup_system.sh"
 PACKAGES = (
     "chromium g++ libgtest-dev libisal-dev libjpeg-dev libpng-dev libsodium-dev libssl-dev "
-    "nlohmann-json3-dev python3 python3-dev python3-venv redis-tools"
+    "libwebp-dev nlohmann-json3-dev python3 python3-dev python3-venv redis-tools"
 )
 GROUPS = ("build", "test", "report", "bench")
 

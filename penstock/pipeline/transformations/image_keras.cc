@@ -36,7 +36,7 @@ class KerasOp : public Op {
       for (double one : shift->choices) fits = fits && std::abs(one) <= kMostShift;
       check(fits, "a shift is " + text_of(*shift) + "; give 1,000,000 pixels or fewer");
     }
-    for (double one : {r.rotation, r.shear, r.channel_shift, options_.value}) {
+    for (double one : {r.rotation, r.shear, r.channel_shift, options_.warp.value}) {
       check(std::isfinite(one), "a range is " + number(one));
     }
   }
@@ -45,15 +45,16 @@ class KerasOp : public Op {
     std::string text = std::string(kName) + "(";
     if (options_.ranges) {
       const KerasRanges& r = *options_.ranges;
-      text += "rotation=" + number(r.rotation) + ", height_shift=" + text_of(r.height) +
-              ", width_shift=" + text_of(r.width) + ", shear=" + number(r.shear) +
-              ", zoom=" + text_of(r.zoom) + ", channel_shift=" + number(r.channel_shift) +
-              (r.brightness ? ", brightness=" + text_of(*r.brightness) : "") +
-              (r.horizontal_flip ? ", horizontal_flip" : "") +
-              (r.vertical_flip ? ", vertical_flip" : "") + ", fill=" +
-              (options_.beyond == Beyond::kConstant ? number(options_.value)
-                                                    : std::string(name_of(options_.beyond))) +
-              (options_.sampling == Sampling::kBilinear ? "" : ", nearest");
+      text +=
+          "rotation=" + number(r.rotation) + ", height_shift=" + text_of(r.height) +
+          ", width_shift=" + text_of(r.width) + ", shear=" + number(r.shear) +
+          ", zoom=" + text_of(r.zoom) + ", channel_shift=" + number(r.channel_shift) +
+          (r.brightness ? ", brightness=" + text_of(*r.brightness) : "") +
+          (r.horizontal_flip ? ", horizontal_flip" : "") +
+          (r.vertical_flip ? ", vertical_flip" : "") + ", fill=" +
+          (options_.warp.beyond == Beyond::kConstant ? number(options_.warp.value)
+                                                     : std::string(name_of(options_.warp.beyond))) +
+          (options_.warp.sampling == Sampling::kBilinear ? "" : ", nearest");
     }
     const KerasStandardization& s = options_.standardization;
     return text + (options_.ranges ? "; " : "") + "rescale=" + number(s.rescale) +
@@ -104,20 +105,21 @@ class KerasOp : public Op {
    private:
     void make(const Keys& keys, uint32_t j, const Chunk& in, Chunk& out, uint32_t row) {
       const std::span<const int64_t> shape = in.shape(leaf_, row);
-      const ArrayView image = view_of(in.at(leaf_, row), shape);
+      const KerasLayout layout = layout_of(shape);
       auto* to = reinterpret_cast<float*>(
-          place_row(out, leaf_, row, image.values() * sizeof(float), shape, scratch_));
+          place_row(out, leaf_, row, layout.values() * sizeof(float), shape, scratch_));
       const KerasOptions& options = op_.options_;
       KerasTransform transform;
       if (options.ranges) {
         RandomStream rng({keys.seed(), keys.epoch(), keys.position(j), keys.operation()});
-        transform = random_transform(*options.ranges, image.height, image.width, rng);
+        transform = random_transform(*options.ranges, layout.height, layout.width, rng);
       }
-      apply(transform, image, options.sampling, options.beyond, options.value, to);
-      standardize(options.standardization, image, to);
+      transformer_.apply(transform, layout, reinterpret_cast<const uint8_t*>(in.at(leaf_, row)),
+                         floats_, options.warp, to);
+      standardize(options.standardization, layout, to);
     }
 
-    ArrayView view_of(const std::byte* data, std::span<const int64_t> shape) const {
+    KerasLayout layout_of(std::span<const int64_t> shape) const {
       const KerasOptions& options = op_.options_;
       const bool first = options.channels_first;
       const int64_t channels = shape[first ? 0 : 2];
@@ -130,22 +132,14 @@ class KerasOp : public Op {
               "an image has " + std::to_string(channels) + " channels; fit() had " +
                   std::to_string(list->size()));
       }
-      ArrayView view;
-      view.width = static_cast<int>(width);
-      view.height = static_cast<int>(height);
-      view.channels = static_cast<int>(channels);
-      view.pixel = first ? 1 : static_cast<size_t>(channels);
-      view.row = static_cast<size_t>(width) * view.pixel;
-      view.channel = first ? static_cast<size_t>(height) * view.row : 1;
-      view.data = data;
-      view.floats = floats_;
-      return view;
+      return {static_cast<int>(width), static_cast<int>(height), static_cast<int>(channels), first};
     }
 
     const KerasOp& op_;
     const size_t leaf_;
     const bool floats_;
     Scratch& scratch_;
+    KerasTransformer transformer_;
   };
 
   static void check(bool fits, const std::string& otherwise) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <span>
 #include <utility>
@@ -82,12 +83,44 @@ DecodeStep::DecodeStep(const DecodeOptions& options) : Step("image.decode"), opt
 
 std::string DecodeStep::arguments() const {
   return std::to_string(options_.channels) + (options_.fast ? ", fast" : "") +
-         (options_.exif ? "" : ", exif=False");
+         (options_.exif ? "" : ", exif=False") + (options_.partial ? ", partial" : "");
 }
 
 PictureSpec DecodeStep::result(const PictureSpec& in) const {
   if (in.form != PictureSpec::Form::kEncoded) refuse("the images are decoded already");
   return {.channels = options_.channels};
+}
+
+EncodeStep::EncodeStep(const EncodeOptions& options) : Step("image.encode"), options_(options) {
+  if (options.quality < 1 || options.quality > 100) {
+    refuse("quality is " + std::to_string(options.quality) + "; give 1 to 100");
+  }
+}
+
+std::string EncodeStep::arguments() const {
+  return options_.as == Encoding::kPng ? "png" : "jpeg, " + std::to_string(options_.quality);
+}
+
+PictureSpec EncodeStep::result(const PictureSpec& in) const {
+  check_bytes(in);
+  check(in.height, in.width, in.channels);
+  return {.form = PictureSpec::Form::kEncoded};
+}
+
+void EncodeStep::apply(Picture& picture, RandomStream&) const {
+  check(picture.height(), picture.width(), picture.channels());
+}
+
+void EncodeStep::check(int64_t height, int64_t width, int64_t channels) const {
+  const bool jpeg = options_.as == Encoding::kJpeg;
+  if (channels > 4 || channels == 0 || (jpeg && (channels == 2 || channels == 4))) {
+    refuse("the image has " + std::to_string(channels) + " channels, and a " +
+           (jpeg ? "JPEG has 1 or 3" : "PNG has 1 to 4"));
+  }
+  if (jpeg && (height > kMostJpegSide || width > kMostJpegSide)) {
+    refuse("the image is " + std::to_string(height) + " x " + std::to_string(width) +
+           ", and a JPEG has at most " + std::to_string(kMostJpegSide) + " rows and columns");
+  }
 }
 
 static std::string title_of(const Step& step, const std::vector<std::string>& fields) {
@@ -109,7 +142,8 @@ class ImageOp::Run : public OpRun {
       : op_(op),
         fields_(std::move(fields)),
         scratch_(context.scratch),
-        decode_(dynamic_cast<const DecodeStep*>(op.steps_.front().step.get())) {}
+        decode_(dynamic_cast<const DecodeStep*>(op.steps_.front().step.get())),
+        encode_(dynamic_cast<const EncodeStep*>(op.steps_.back().step.get())) {}
 
   void run(const Keys& keys, const Chunk& in, Chunk& out, uint32_t row) override {
     for (uint32_t j = 0; j < keys.size(); ++j, ++row) {
@@ -161,6 +195,13 @@ class ImageOp::Run : public OpRun {
   }
 
   void write(const Field& field, Chunk& out, uint32_t row) {
+    if (encode_ != nullptr) {
+      encode(picture_.pixels(), encode_->options(), encoded_);
+      const auto size = static_cast<int64_t>(encoded_.size());
+      std::byte* to = place_row(out, field.leaf, row, encoded_.size(), {&size, 1}, scratch_);
+      std::memcpy(to, encoded_.data(), encoded_.size());
+      return;
+    }
     const Leaf& about = out.spec()->leaves()[field.leaf];
     const int64_t height = picture_.height(), width = picture_.width(), c = picture_.channels();
     const std::array<int64_t, 3> sizes = field.chw ? std::array<int64_t, 3>{c, height, width}
@@ -174,7 +215,9 @@ class ImageOp::Run : public OpRun {
   const std::vector<Field> fields_;
   Scratch& scratch_;
   const DecodeStep* const decode_;
+  const EncodeStep* const encode_;
   Picture picture_;
+  std::vector<uint8_t> encoded_;
 };
 
 ImageOp::ImageOp(StepRef step, std::vector<std::string> fields)
@@ -227,6 +270,7 @@ std::vector<std::optional<size_t>> ImageOp::passes(const ElementSpec& in) const 
 OpRef ImageOp::followed_by(uint32_t own, const Op& next, uint32_t operation) const {
   const auto* const other = dynamic_cast<const ImageOp*>(&next);
   if (other == nullptr || other->fields_ != fields_) return nullptr;
+  if (dynamic_cast<const EncodeStep*>(steps_.back().step.get()) != nullptr) return nullptr;
   std::vector<Placed> steps = steps_;
   if (steps.size() == 1) steps.front().operation = own;
   for (Placed placed : other->steps_) {

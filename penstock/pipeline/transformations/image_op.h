@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/base/random.h"
+#include "penstock/image/encode.h"
 #include "penstock/image/picture.h"
 #include "penstock/pipeline/stages/op.h"
 
@@ -71,6 +72,20 @@ class DecodeStep : public Step {
 // A number in a title or an error.
 std::string number(double value);
 std::string listed(const std::vector<double>& numbers);  // "(1, 2)", or "1" alone
+// Encoding, which comes last.
+class EncodeStep : public Step {
+ public:
+  explicit EncodeStep(const EncodeOptions& options);
+  std::string arguments() const override;
+  PictureSpec result(const PictureSpec& in) const override;
+  void apply(Picture& picture, RandomStream&) const override;
+  const EncodeOptions& options() const { return options_; }
+
+ private:
+  void check(int64_t height, int64_t width, int64_t channels) const;  // -1: unknown
+
+  EncodeOptions options_;
+};
 
 // Steps on some leaves, one pass over each image.
 class ImageOp : public Op {

@@ -273,6 +273,9 @@ class ChwStep : public Step {
 OpRef decode(const DecodeOptions& options, Fields fields) {
   return step_op<DecodeStep>(std::move(fields), options);
 }
+OpRef encode(const EncodeOptions& options, Fields fields) {
+  return step_op<EncodeStep>(std::move(fields), options);
+}
 OpRef resize(int height, int width, Filter filter, bool antialias, Fields fields) {
   return step_op<ResizeStep>(std::move(fields), height, width, filter, antialias);
 }

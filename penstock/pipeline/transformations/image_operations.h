@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "penstock/image/colour.h"
+#include "penstock/image/encode.h"
 #include "penstock/image/keras_transform.h"
 #include "penstock/image/picture.h"
 #include "penstock/image/random_crop.h"
@@ -29,8 +30,11 @@ namespace penstock::image {
 
 using Fields = std::vector<std::string>;
 
-// A JPEG or PNG, a byte string, as {height, width, options.channels}.
+// A BMP, GIF (its first frame), JPEG, PGM, PNG, PPM or WebP, a byte string, as {height, width,
+// options.channels}.
 OpRef decode(const DecodeOptions& options = {}, Fields fields = {"image"});
+// An image as the byte string of a JPEG or PNG. Only decode may follow.
+OpRef encode(const EncodeOptions& options = {}, Fields fields = {"image"});
 // Pillow's resize, bit for bit. `antialias` false: the filter is not widened where an image
 // shrinks.
 OpRef resize(int height, int width, Filter filter = Filter::kBilinear, bool antialias = true,
@@ -109,9 +113,7 @@ OpRef to_chw(Fields fields = {"image"});
 // channels}, or {channels, height, width}: float32 of the same shape.
 struct KerasOptions {
   std::optional<KerasRanges> ranges;  // none: not transformed
-  Sampling sampling = Sampling::kBilinear;
-  Beyond beyond = Beyond::kNearest;
-  double value = 0;  // of Beyond::kConstant
+  WarpOptions warp;
   KerasStandardization standardization;
   bool channels_first = false;
 };

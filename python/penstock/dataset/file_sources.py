@@ -258,8 +258,9 @@ class FileSources(Chain):
         seed : int
             Chooses the files for validation.
         include : str, optional
-            A pattern of files' names, such as ``"*.jpg"``. None: ``.jpg``, ``.jpeg`` and ``.png``,
-            in upper case, too. Names that begin with a dot are left out.
+            A pattern of files' names, such as ``"*.jpg"``. None: ``.bmp``, ``.gif``, ``.jpeg``,
+            ``.jpg``, ``.pgm``, ``.png``, ``.ppm`` and ``.webp``, in upper case, too. Names that
+            begin with a dot are left out.
         follow_links : bool
             Enter folders that are links. Links to files are always read.
 

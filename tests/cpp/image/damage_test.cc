@@ -102,13 +102,13 @@ TEST(ImageDamageTest, an_orientation_is_read_from_any_bytes) {
       "Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0\xff\xda";
   Bytes good(sizeof(text) - 1);
   std::memcpy(good.data(), text, good.size());
-  EXPECT_EQ(image::exif_orientation(good), 6);
+  EXPECT_EQ(image::jpeg_orientation(good), 6);
   for (int i = 0; i < 20000; ++i) {
     Bytes bytes(good.begin(), good.begin() + static_cast<long>(random() % (good.size() + 1)));
     for (unsigned k = 0; k < random() % 4 && !bytes.empty(); ++k) {
       bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     }
-    const int orientation = image::exif_orientation(bytes);
+    const int orientation = image::jpeg_orientation(bytes);
     EXPECT_GE(orientation, 1);
     EXPECT_LE(orientation, 8);
   }

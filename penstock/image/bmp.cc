@@ -1,0 +1,145 @@
+#include "penstock/image/bmp.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "penstock/image/pixels.h"
+
+namespace penstock::image {
+namespace {
+
+constexpr size_t kFileHeader = 14, kShortHeader = 40;            // the masks follow
+constexpr uint32_t kPlain = 0, kMasks = 3, kMasksWithAlpha = 6;  // compressions
+
+}  // namespace
+
+void BmpReader::fail(const std::string& what, size_t at) const {
+  fail_damaged("BMP", what, at, bytes_.size());
+}
+
+uint32_t BmpReader::number(size_t at, size_t bytes) const {
+  if (at > bytes_.size() || bytes_.size() - at < bytes) fail("its header is cut off", at);
+  uint32_t value = 0;
+  for (size_t i = bytes; i-- > 0;) value = value << 8 | static_cast<uint32_t>(bytes_[at + i]);
+  return value;
+}
+
+void BmpReader::open(std::span<const std::byte> bytes, const DecodeOptions& options) {
+  constexpr size_t kOldHeader = 12, kLongest = 124;
+  bytes_ = bytes;
+  channels_ = options.channels;
+  pixels_ = number(10, 4);
+  const size_t header = number(kFileHeader, 4);
+  const bool old = header == kOldHeader;
+  if (!old && (header < kShortHeader || header > kLongest)) {
+    fail("its header claims to have " + std::to_string(header) + " bytes", kFileHeader);
+  }
+  const uint64_t width = number(18, old ? 2 : 4);
+  const auto height = old ? int64_t{number(20, 2)} : int64_t{static_cast<int32_t>(number(22, 4))};
+  const auto rows = static_cast<uint64_t>(height < 0 ? -height : height);
+  if (!decodable(width, rows)) fail(claim_beyond_limit(width, rows), 18);
+  width_ = static_cast<int>(width);
+  height_ = static_cast<int>(rows);
+  bottom_up_ = height > 0;
+  bits_ = number(old ? 24 : 28, 2);
+  const uint32_t compression = old ? kPlain : number(30, 4);
+  if (compression != kPlain && compression != kMasks && compression != kMasksWithAlpha) {
+    fail("it is of compression " + std::to_string(compression) +
+             ", and only uncompressed ones are decoded; write it as a PNG",
+         30);
+  }
+  if (bits_ == 16 || bits_ == 32) {
+    if (compression == kPlain) {
+      set_masks(bits_ == 16 ? std::array<uint32_t, 4>{0x7C00, 0x3E0, 0x1F, 0}
+                            : std::array<uint32_t, 4>{0xFF0000, 0xFF00, 0xFF, 0});
+    } else {
+      // Behind the shortest header there are masks that longer ones have in them.
+      const size_t masks = compression == kMasksWithAlpha || header >= 56 ? 4 : 3;
+      std::array<uint32_t, 4> values{};
+      for (size_t i = 0; i < masks; ++i) values[i] = number(kFileHeader + kShortHeader + 4 * i, 4);
+      set_masks(values);
+    }
+  } else if (compression != kPlain || (bits_ != 1 && bits_ != 4 && bits_ != 8 && bits_ != 24)) {
+    fail("it has pixels of " + std::to_string(bits_) + " bits", old ? 24 : 28);
+  } else if (bits_ <= 8) {
+    const size_t most = size_t{1} << bits_;
+    const size_t used = old ? 0 : number(46, 4);
+    if (used > most) fail("its palette has " + std::to_string(used) + " colours", 46);
+    read_palette(kFileHeader + header, old ? 3 : 4, used == 0 ? most : used);
+  }
+  const uint64_t row_bits = width * bits_;
+  stride_ = (row_bits + 31) / 32 * 4;
+  const uint64_t needed = stride_ * (rows - 1) + (row_bits + 7) / 8;
+  if (pixels_ < kFileHeader + header) fail("its pixels begin within its header", 10);
+  if (!options.partial && (pixels_ > bytes.size() || bytes.size() - pixels_ < needed)) {
+    fail("it is cut off, or its header lies: " + std::to_string(width) + " x " +
+             std::to_string(rows) + " pixels are " + std::to_string(needed) + " bytes from byte " +
+             std::to_string(pixels_) + " on",
+         bytes.size());
+  }
+}
+
+void BmpReader::set_masks(const std::array<uint32_t, 4>& masks) {
+  for (size_t i = 0; i < masks.size(); ++i) {
+    const auto shift = static_cast<uint32_t>(masks[i] == 0 ? 0 : std::countr_zero(masks[i]));
+    masks_[i] = {shift, masks[i] >> shift};
+    if ((uint64_t{masks_[i].most} & (uint64_t{masks_[i].most} + 1)) != 0) {
+      fail("the bits of a colour are not side by side", kFileHeader + kShortHeader + 4 * i);
+    }
+  }
+}
+
+void BmpReader::read_palette(size_t at, size_t entry, size_t entries) {
+  // Colours that are not there are grey, as in Pillow.
+  for (size_t i = 0; i < palette_.size(); ++i) {
+    palette_[i].fill(static_cast<uint8_t>(i));
+    palette_[i][3] = 255;
+  }
+  for (size_t i = 0; i < entries; ++i, at += entry) {
+    for (size_t c = 0; c < 3; ++c) palette_[i][2 - c] = static_cast<uint8_t>(number(at + c, 1));
+  }
+}
+
+BmpReader::Rgba BmpReader::pixel(const uint8_t* row, int x) const {
+  const auto i = static_cast<size_t>(x);
+  if (bits_ == 24) return {row[3 * i + 2], row[3 * i + 1], row[3 * i], 255};
+  if (bits_ <= 8) {
+    const size_t bit = i * bits_;
+    const uint32_t place = row[bit / 8] >> (8 - bits_ - bit % 8) & ((1U << bits_) - 1);
+    return palette_[place];
+  }
+  uint32_t value = 0;
+  for (size_t k = bits_ / 8; k-- > 0;) value = value << 8 | row[i * bits_ / 8 + k];
+  Rgba rgba{0, 0, 0, 255};
+  for (size_t c = 0; c < rgba.size(); ++c) {
+    const uint64_t most = masks_[c].most;
+    if (most > 0) {
+      rgba[c] = static_cast<uint8_t>((uint64_t{value} >> masks_[c].shift & most) * 255 / most);
+    }
+  }
+  return rgba;
+}
+
+void BmpReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
+  const auto wanted = static_cast<size_t>(x1 - x0);
+  colours_.resize(wanted * 4);
+  row_.resize(wanted * static_cast<size_t>(channels_));
+  const size_t row_bytes = (static_cast<size_t>(width_) * bits_ + 7) / 8;
+  for (int y = y0; y < y1; ++y) {
+    const size_t at = pixels_ + stride_ * static_cast<size_t>(bottom_up_ ? height_ - 1 - y : y);
+    if (at > bytes_.size() || bytes_.size() - at < row_bytes) {  // a part was asked for
+      row_.assign(row_.size(), 0);
+    } else {
+      const auto* row = reinterpret_cast<const uint8_t*>(bytes_.data()) + at;
+      uint8_t* to = colours_.data();
+      for (int x = x0; x < x1; ++x, to += 4) {
+        const Rgba rgba = pixel(row, x);
+        std::copy(rgba.begin(), rgba.end(), to);
+      }
+      to_channels(colours_.data(), 4, row_.data(), channels_, x1 - x0);
+    }
+    taker.take(row_.data());
+  }
+}
+
+}  // namespace penstock::image
