@@ -1,11 +1,13 @@
-"""Train a small network on images four times: fed in line, by threads, by processes, from TFRecord.
+"""Train a small network on images five times, fed in five ways.
 
     make demo        or        .venv/bin/python examples/demo/train.py --epochs 12
 
-The network is always the same. The first three runs use the same data set (sequence.py), and only
-the line that builds the feed changes. In the fourth run the same images come from a TFRecord file
-through a pipeline (records.py). Prints a table, and writes report.html about the last run. Then it
-runs the examples of asynchronous training, with a line for each (asynchronous.py).
+The network is always the same. The first three runs (in line, by threads, by processes) use the
+same data set (sequence.py), and only the line that builds the feed changes. In the fourth run the
+same images come from a TFRecord file through a pipeline (records.py). In the fifth the engine itself
+reads, decodes and augments the image files (pictures.py). Prints a table, and writes report.html
+about the last run. Then it runs the examples of asynchronous training, with a line for each
+(asynchronous.py).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 
 from asynchronous import print_rows
 from digits import SIDE, list_images, write_digits
+from pictures import pictures
 from records import pipeline, write_records
 from sequence import DigitSequence
 
@@ -164,6 +167,13 @@ def main() -> int:
         train("processes", sequence(), options.workers, True, options),
         train(
             "TFRecord", pipeline(records, BATCH_SIZE, options.seed), options.workers, True, options
+        ),
+        train(
+            "native",
+            pictures(options.data / "train", BATCH_SIZE, SIDE, options.seed),
+            options.workers,
+            None,
+            options,
         ),
     ]
     print(f"{options.workers} workers, batches of {BATCH_SIZE}, epochs 2 to {options.epochs}:\n")

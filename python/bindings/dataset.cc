@@ -104,6 +104,8 @@ void bind_operations(nb::module_& m) {
   m.def("cast", [](const std::string& dtype, std::vector<std::string> fields) {
     return mutable_op(cast(dtype_named(dtype), std::move(fields)));
   });
+  m.def("select",
+        [](std::vector<std::string> fields) { return mutable_op(select(std::move(fields))); });
   m.def("decode_raw", [](std::string field, const std::string& dtype, Shape shape, bool reversed) {
     return mutable_op(decode_raw(std::move(field), dtype_named(dtype), std::move(shape), reversed));
   });

@@ -47,6 +47,7 @@ __all__ = [
     "parse_sequence_example",
     "ragged",
     "rng",
+    "select",
     "threadsafe",
     "torch",
     "train",
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
     from .feedable import Feedable
     from .files import TarWriter, TFRecordWriter, example
     from .loader import Loader
-    from .operations import cast, decode_raw, normalize
+    from .operations import cast, decode_raw, normalize, select
     from .streams import threadsafe
 
     __version__: str
@@ -102,6 +103,7 @@ _HOMES = {
     "parse_sequence_example": "features",
     "ragged": "base.ragged",
     "rng": "_engine",
+    "select": "operations",
     "threadsafe": "streams",
 }
 _MODULES = ("errors", "image", "jax", "keras", "torch", "train")

@@ -53,6 +53,25 @@ def cast(dtype: Any, *, fields: str | Sequence[str] | None = None) -> Operation:
     return Operation("cast", _dtype(dtype, "cast").name, _names(fields, "cast"))
 
 
+def select(*fields: str) -> Operation:
+    """Keep the named fields, as a tuple in this order; one name gives the field itself.
+
+    Nothing is copied. Frameworks that want ``(x, y)`` get it from elements with names.
+
+    Parameters
+    ----------
+    *fields : str
+        Names of leaves, such as ``"image"`` or ``"0"``.
+
+    Examples
+    --------
+    >>> pictures.map(penstock.select("image", "label"))  # (image, label)
+    """
+    if not fields:
+        raise InvalidArgument("no fields are named", "select")
+    return Operation("select", _names(fields, "select"))
+
+
 def decode_raw(field: str, dtype: Any, shape: int | Sequence[int]) -> Operation:
     """Convert a byte string to the array of its values, in C order.
 

@@ -290,3 +290,22 @@ def test_text_files_give_their_lines_and_records(tmp_path):
     assert passed(records.batch(3)) == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]]
     with pytest.raises(penstock.NotFound):
         len(Dataset.lines(tmp_path / "none*"))
+
+
+def test_selected_fields_are_a_tuple_and_one_alone_is_itself():
+    elements = {"a": np.arange(6), "b": np.arange(12.0).reshape(6, 2), "c": np.arange(6) % 2 == 0}
+    dataset = Dataset.arrays(elements)
+    for chain in (dataset, dataset.filter(lambda one: True)):
+        first, second = next(iter(chain.map(penstock.select("b", "a")).batch(6)))
+        np.testing.assert_array_equal(first, elements["b"])
+        np.testing.assert_array_equal(second, elements["a"])
+    (alone,) = dataset.map(penstock.select("c")).batch(6)
+    np.testing.assert_array_equal(alone, elements["c"])
+    spec = dataset.map(penstock.select("b", "a")).element_spec
+    assert [part.shape for part in spec] == [(2,), ()]
+    nested = Dataset.items([{"x": {"y": b"bytes", "z": 3}}]).map(penstock.select("x/z", "x/y"))
+    assert list(nested) == [(3, b"bytes")]
+    with pytest.raises(penstock.InvalidArgument, match=r"there is no field 'd' in \{a: int64"):
+        dataset.map(penstock.select("a", "d")).build()
+    with pytest.raises(penstock.InvalidArgument, match="no fields"):
+        penstock.select()

@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 
+WAYS = ("in line", "threads", "processes", "TFRecord", "native")
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo"
 
 
@@ -149,13 +150,13 @@ def test_the_whole_demo_learns_and_ends_with_its_tables_and_a_report(tmp_path):
     )
     said = done.stdout
     assert done.returncode == 0, done.stderr
-    for name in ("in line", "threads", "processes", "TFRecord"):
+    for name in WAYS:
         progress = rf"{name} +\d+/12 100% .* +\d+ images/s, waited +\d+%, accuracy +[\d.]+%"
         assert len(re.findall(progress, said)) == 12
         assert re.search(rf"^{name}: test accuracy [\d.]+%$", said, re.MULTILINE)
     table = said.partition("2 workers, batches of 32, epochs 2 to 12:\n\n")[2].splitlines()
     assert table[0].split() == ["fed", "ms", "per", "step", "waited", "speed-up", "accuracy"]
-    for line, name in zip(table[1:5], ("in line", "threads", "processes", "TFRecord"), strict=True):
+    for line, name in zip(table[1:6], WAYS, strict=True):
         assert re.fullmatch(rf"{name} +[\d.]+ +\d+% +\d+\.\d\d +[\d.]+%", line)
     assert float(table[1].split()[-2]) == 1  # in line is the reference
     assert f"what was the bottleneck: {report}" in said
@@ -164,6 +165,22 @@ def test_the_whole_demo_learns_and_ends_with_its_tables_and_a_report(tmp_path):
     names = ["hogwild", "towers", "server", "actors", "loop", "predict"]
     assert [row.split()[0] for row in rows] == names
     assert all(re.match(r"\w+ +\d+\.\d s  .", row) for row in rows)
+
+
+def test_the_engine_makes_batches_like_those_of_the_sequence(images):
+    import digits
+    from pictures import pictures
+
+    dataset = pictures(images / "train", 32, digits.SIDE, seed=3)
+    with dataset.build(workers=1) as feed:
+        batches = list(feed)
+    assert len(batches) == 45
+    images_of, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
+    assert images_of.shape == (1438, digits.SIDE, digits.SIDE, 1)
+    assert images_of.dtype == np.float32
+    assert 0 <= images_of.min() < 0.1 < 0.9 < images_of.max() <= 1
+    _, wanted = digits.list_images(images / "train")
+    assert np.array_equal(np.bincount(labels), np.bincount(wanted))
 
 
 def test_the_sequence_imports_neither_penstock_nor_a_framework():
