@@ -3,9 +3,9 @@
     make demo        or        .venv/bin/python examples/demo/train.py --epochs 12
 
 The network is always the same. The first three runs (in line, by threads, by processes) use the
-same data set (sequence.py), and only the line that builds the feed changes. In the fourth run the
-same images come from a TFRecord file through a pipeline (records.py). In the fifth the engine itself
-reads, decodes and augments the image files (pictures.py). Prints a table, and writes report.html
+same data set (sequence.py), and only the line that builds the feed changes. In the fourth run
+the same images come from a TFRecord file through a pipeline (records.py). In the fifth the engine
+itself reads, decodes and augments the files (pictures.py). Prints a table, and writes report.html
 about the last run. Then it runs the examples of asynchronous training, with a line for each
 (asynchronous.py).
 """
