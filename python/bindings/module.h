@@ -41,6 +41,9 @@ void bind_survey(nanobind::module_& m);
 // Writing TFRecord files, and the bytes of tf.Examples.
 void bind_tfrecord(nanobind::module_& m);
 
+// Files that appear when they are complete, for the command line.
+void bind_file_writer(nanobind::module_& m);
+
 // The operations of penstock.image. REQUIRED: bind_dataset() was called.
 void bind_image_operations(nanobind::module_& m);
 
