@@ -517,6 +517,20 @@ uint64_t ArrowTable::rows() const {
   return sum;
 }
 
+uint64_t ArrowTable::bytes() const {
+  uint64_t sum = 0;
+  std::vector<const ArrowColumn*> left;
+  for (const ArrowColumn& chunk : chunks) left.push_back(&chunk);
+  while (!left.empty()) {
+    const ArrowColumn& column = *left.back();
+    left.pop_back();
+    for (const ArrowColumn::Buffer& buffer : column.buffers) sum += buffer.bytes;
+    for (const ArrowColumn& child : column.children) left.push_back(&child);
+    for (const ArrowColumn& values : column.dictionary) left.push_back(&values);
+  }
+  return sum;
+}
+
 void check_arrow(const ArrowField& field, ArrowColumn& column, const std::string& name) {
   if (column.length < 0 || column.offset < 0 || column.length > kMostItems ||
       column.offset > kMostItems) {

@@ -78,6 +78,7 @@ struct ArrowTable {
   std::vector<std::shared_ptr<void>> owners;
   bool is_struct() const { return schema.format == "+s"; }
   uint64_t rows() const;
+  uint64_t bytes() const;  // of all buffers; one that is used twice counts twice
 };
 
 // Import takes over the structs and releases them, also after an error. `columns`: the columns to

@@ -1,9 +1,11 @@
 #include "arrow.h"
 
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,10 +14,12 @@
 #include "gil.h"
 #include "numpy_api.h"
 #include "penstock/base/error.h"
+#include "penstock/base/utf8.h"
 #include "penstock/io/arrow.h"
 #include "penstock/pipeline/sources/arrow_leaf.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "references.h"
+#include "row_groups.h"
 
 namespace nb = nanobind;
 
@@ -160,9 +164,9 @@ ArrowTable from_parts(nb::handle schema, nb::handle chunks, nb::list memory) {
   return table;
 }
 
-// fills: (leaf, dtype, shape, bytes) each. rows: an array of int64, or None.
-Dataset source(nb::object table, nb::list fills, nb::object rows) {
-  ArrowOptions options;
+// (leaf, dtype, shape, bytes) each.
+Example fills_in(nb::list fills) {
+  Example made;
   for (nb::handle item : fills) {
     Tensor value = Tensor::make(dtype_named(nb::cast<std::string>(item[1])),
                                 nb::cast<std::vector<int64_t>>(item[2]));
@@ -171,8 +175,15 @@ Dataset source(nb::object table, nb::list fills, nb::object rows) {
       throw Error(Code::kInternal, "arrow", "a value for nulls of another size");
     }
     if (bytes.size() > 0) std::memcpy(value.data(), bytes.c_str(), bytes.size());
-    options.fills.set(nb::cast<std::string>(item[0]), std::move(value));
+    made.set(nb::cast<std::string>(item[0]), std::move(value));
   }
+  return made;
+}
+
+// rows: an array of int64, or None.
+Dataset source(nb::object table, nb::list fills, nb::object rows) {
+  ArrowOptions options;
+  options.fills = fills_in(std::move(fills));
   if (!rows.is_none()) {
     auto* array = reinterpret_cast<PyArrayObject*>(rows.ptr());
     options.rows = Tensor::view(DType::kInt64, {PyArray_SIZE(array)}, PyArray_DATA(array),
@@ -182,6 +193,32 @@ Dataset source(nb::object table, nb::list fills, nb::object rows) {
   // need the GIL.
   std::shared_ptr<const ArrowTable> data(share(table.ptr()), nb::cast<const ArrowTable*>(table));
   return Dataset(nodes::arrow(std::move(data), options));
+}
+
+// `schema`: a table without rows. `groups`: (file, number in the file, rows, bytes) each.
+Dataset groups_source(nb::object decoder, const ArrowTable& schema,
+                      const std::vector<std::filesystem::path>& files, nb::list groups,
+                      nb::list fills, uint64_t cache_bytes, std::string title) {
+  RowGroups of;
+  of.decoder = share(decoder.ptr());
+  arrow_leaves(schema.schema, of.spec);
+  of.fills = arrow_fills(fills_in(std::move(fills)), *of.spec);
+  for (const auto& file : files) of.files.push_back(escape_invalid_utf8(file.string()));
+  uint64_t end = 0, first_row = 0;
+  for (nb::handle item : groups) {
+    RowGroups::Group group;
+    group.file = nb::cast<uint32_t>(item[0]);
+    group.number = nb::cast<uint32_t>(item[1]);
+    group.rows = nb::cast<uint64_t>(item[2]);
+    group.bytes = nb::cast<uint64_t>(item[3]);
+    if (group.number == 0) first_row = 0;
+    group.first_row = first_row;
+    first_row += group.rows;
+    group.end = end += group.rows;
+    of.groups.push_back(group);
+  }
+  of.cache_bytes = cache_bytes;
+  return Dataset(row_groups(std::move(of), std::move(title)));
 }
 
 }  // namespace
@@ -205,7 +242,8 @@ void bind_arrow(nb::module_& m) {
 }
 
 void bind_arrow_source(nb::class_<Dataset>& dataset) {
-  dataset.def_static("arrow", &source, nb::arg("table"), nb::arg("fills"), nb::arg("rows").none());
+  dataset.def_static("arrow", &source, nb::arg("table"), nb::arg("fills"), nb::arg("rows").none())
+      .def_static("row_groups", &groups_source);
 }
 
 }  // namespace penstock::python

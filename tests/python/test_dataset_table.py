@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow
+import pyarrow.parquet
 import pytest
 
 import penstock
@@ -58,6 +59,8 @@ def files(tmp_path_factory):
         more = {"chunks": (2, 2), "compression": "gzip"}
         file.create_dataset("X", data=np.arange(10).reshape(5, 2), **more)
         file["Y"] = np.arange(5)
+    table = pyarrow.table({"n": range(5), "text": list("abcde")})
+    pyarrow.parquet.write_table(table, folder / "rows.parquet", row_group_size=2)
     (folder / "fixed.bin").write_bytes(bytes(range(8)))
     (folder / "images.idx").write_bytes(bytes([0, 0, 8, 2, 0, 0, 0, 3, 0, 0, 0, 2, *range(6)]))
     (folder / "labels.idx").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
@@ -202,6 +205,10 @@ CHAINS: dict[str, tuple[Any, Any]] = {
     "Dataset.hdf5(file, names)": (
         lambda at: Dataset.hdf5(at / "rows.h5", {"x": "X", "y": "Y"}),
         [{"x": [2 * n, 2 * n + 1], "y": n} for n in range(5)],
+    ),
+    "Dataset.parquet(files, columns=None)": (
+        lambda at: Dataset.parquet(at / "rows.parquet"),
+        [{"n": n, "text": "abcde"[n]} for n in range(5)],
     ),
     "Dataset.files(paths, labels=)": (
         lambda at: Dataset.files([at / "fixed.bin"], labels=[3]).map(without_path),

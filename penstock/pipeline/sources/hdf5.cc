@@ -1,13 +1,8 @@
 #include <algorithm>
 #include <array>
-#include <condition_variable>
 #include <cstring>
-#include <functional>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <numeric>
-#include <unordered_map>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -15,73 +10,14 @@
 #include "penstock/io/file_pool.h"
 #include "penstock/memory/copy.h"
 #include "penstock/pipeline/plan/builder.h"
+#include "penstock/pipeline/sources/decoded_cache.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
 namespace {
 
-// Decoded chunks, least recently used first out. A chunk that several threads need at once is
-// decoded by one of them. Any thread.
-class ChunkCache {
- public:
-  using Data = std::shared_ptr<std::byte[]>;
-
-  explicit ChunkCache(uint64_t max_bytes) : max_bytes_(max_bytes) {}
-
-  // The chunk with this key. `decode` fills it if it is not there; its exception goes to its
-  // caller, and the other threads try again.
-  Data get(uint64_t key, size_t bytes, const std::function<void(std::span<std::byte>)>& decode) {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      const auto found = entries_.find(key);
-      if (found == entries_.end()) break;
-      Entry& entry = found->second;
-      if (entry.data != nullptr) {
-        used_.splice(used_.begin(), used_, entry.place);
-        return entry.data;
-      }
-      decoded_.wait(lock);
-    }
-    entries_.emplace(key, Entry{});
-    lock.unlock();
-    Data data;
-    try {
-      data = std::make_shared_for_overwrite<std::byte[]>(bytes);
-      decode({data.get(), bytes});
-    } catch (...) {
-      lock.lock();
-      entries_.erase(key);
-      decoded_.notify_all();
-      throw;
-    }
-    lock.lock();
-    used_.push_front(key);
-    entries_[key] = {data, bytes, used_.begin()};
-    bytes_ += bytes;
-    while (bytes_ > max_bytes_ && used_.size() > 1) {
-      const auto oldest = entries_.find(used_.back());
-      bytes_ -= oldest->second.bytes;
-      entries_.erase(oldest);
-      used_.pop_back();
-    }
-    decoded_.notify_all();
-    return data;
-  }
-
- private:
-  struct Entry {
-    Data data = nullptr;  // null: a thread is decoding it
-    size_t bytes = 0;
-    std::list<uint64_t>::iterator place = {};  // in used_
-  };
-
-  const uint64_t max_bytes_;
-  std::mutex mutex_;
-  std::condition_variable decoded_;
-  std::unordered_map<uint64_t, Entry> entries_;
-  std::list<uint64_t> used_;  // keys, most recently used first
-  uint64_t bytes_ = 0;
-};
+// Decoded chunks, by chunk and leaf.
+using ChunkCache = DecodedCache<std::byte[]>;
 
 struct Hdf5 {
   Hdf5(std::string path, File::Identity identity, std::vector<ChunkedArray> arrays, SpecRef spec,
@@ -222,7 +158,7 @@ class Hdf5Rows : public Indexed {
         const uint64_t group = positions[sorted[begin]] / rows;
         while (end < sorted.size() && positions[sorted[end]] / rows == group) ++end;
         for (uint64_t chunk = group * across; chunk < (group + 1) * across; ++chunk) {
-          ChunkCache::Data decoded;
+          ChunkCache::Piece decoded;
           for (uint32_t i : sorted.subspan(begin, end - begin)) {
             attempt(i, positions[i], out, row, [&] {
               if (decoded == nullptr) decoded = decode(leaf, chunk, bytes);
@@ -233,10 +169,12 @@ class Hdf5Rows : public Indexed {
       }
     }
 
-    ChunkCache::Data decode(size_t leaf, uint64_t chunk, uint64_t bytes) {
+    ChunkCache::Piece decode(size_t leaf, uint64_t chunk, uint64_t bytes) {
       const uint64_t key = chunk * decoders_.size() + leaf;
-      return stage_.source_->cache.get(key, bytes, [&](std::span<std::byte> to) {
-        decoders_[leaf].decode(*stage_.pool_->get(stage_.number_), chunk, to);
+      return stage_.source_->cache.get(key, [&] {
+        ChunkCache::Piece data = std::make_shared_for_overwrite<std::byte[]>(bytes);
+        decoders_[leaf].decode(*stage_.pool_->get(stage_.number_), chunk, {data.get(), bytes});
+        return ChunkCache::Decoded{std::move(data), bytes};
       });
     }
 

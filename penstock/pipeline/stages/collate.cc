@@ -247,14 +247,33 @@ void Collector::write(const BlockLayout& layout, std::byte* block, uint64_t firs
   }
 }
 
+// Rows that lie one after the other are copied together.
 void Collector::write_fixed(size_t leaf, std::byte* to) const {
   const Leaf& of = spec_->leaves()[leaf];
   const uint64_t bytes = bytes_of(of.dtype, of.shape);
   if (bytes == 0) return;
+  const std::byte* from = nullptr;
+  uint64_t run = 0;
+  const auto copy = [&] {
+    if (run == 8) {  // single numbers in random order
+      std::memcpy(to, from, 8);
+    } else if (run == 4) {
+      std::memcpy(to, from, 4);
+    } else {
+      copy_stream(to, from, run);
+    }
+    to += run;
+  };
   each_row([&](const Chunk& chunk, uint32_t row, uint64_t) {
-    copy_stream(to, chunk.at(leaf, row), bytes);
-    to += bytes;
+    const std::byte* next = chunk.at(leaf, row);
+    if (next != from + run) {
+      if (run > 0) copy();
+      from = next;
+      run = 0;
+    }
+    run += bytes;
   });
+  if (run > 0) copy();
 }
 
 void Collector::write_padded(size_t leaf, std::byte* to) const {

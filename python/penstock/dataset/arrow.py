@@ -55,12 +55,10 @@ class ArrowSources(Chain):
         DataLoss
             The data contradicts its schema, or the stream failed.
         """
-        names = [] if columns is None else several("columns", columns, "names", "arrow")
-        if not all(isinstance(name, str) for name in names) or columns == []:
-            raise InvalidArgument("columns must be names of columns", "arrow")
+        names = column_names(columns, "arrow")
         data, rows = _selected(data)
         table = _imported(data, names)
-        return cls._make("arrow", (table, _fills(table, nulls), rows))
+        return cls._make("arrow", (table, fills_of(table, nulls, "arrow"), rows))
 
 
 def _selected(data: Any) -> tuple[Any, Any]:
@@ -95,31 +93,39 @@ def _imported(data: Any, names: list[str]) -> Any:
     )
 
 
-def _fills(table: Any, nulls: Any) -> list[tuple[str, str, list[int], bytes]]:
+def column_names(columns: Any, operation: str) -> list[str]:
+    """The argument `columns`, checked; empty: all."""
+    names = [] if columns is None else several("columns", columns, "names", operation)
+    if not all(isinstance(name, str) for name in names) or (columns is not None and not names):
+        raise InvalidArgument("columns must be names of columns", operation)
+    return names
+
+
+def fills_of(table: Any, nulls: Any, operation: str) -> list[tuple[str, str, list[int], bytes]]:
     """The values for nulls: leaf, dtype, shape, bytes each."""
     if isinstance(nulls, str) and nulls == "error":
         return []
     if not isinstance(nulls, Mapping):
         raise InvalidArgument(
-            f'nulls is {nulls!r}; give "error", or a dict from columns to values', "arrow"
+            f'nulls is {nulls!r}; give "error", or a dict from columns to values', operation
         )
     leaves = {name: (kind, dtype, shape) for name, kind, dtype, shape in table.leaves()}
     fills = []
     for name, value in nulls.items():
         if name not in leaves:
             known = ", ".join(repr(leaf) for leaf in leaves)
-            raise InvalidArgument(f"nulls has {name!r}, and the columns are {known}", "arrow")
-        fills.append((name, *_fill(name, *leaves[name], value)))
+            raise InvalidArgument(f"nulls has {name!r}, and the columns are {known}", operation)
+        fills.append((name, *_fill(name, *leaves[name], value, operation)))
     return fills
 
 
 def _fill(
-    name: str, kind: str, dtype: str, shape: list[int], value: Any
+    name: str, kind: str, dtype: str, shape: list[int], value: Any, operation: str
 ) -> tuple[str, list[int], bytes]:
     wanted = {"str": "a str", "bytes": "bytes", "ragged": f"one number of {dtype}"}.get(
         kind, f"{dtype} of shape {tuple(shape)}"
     )
-    wrong = InvalidArgument(f"nulls[{name!r}] is {value!r}; give {wanted}", "arrow")
+    wrong = InvalidArgument(f"nulls[{name!r}] is {value!r}; give {wanted}", operation)
     if kind in ("str", "bytes"):
         if not isinstance(value, str if kind == "str" else (bytes, bytearray)):
             raise wrong

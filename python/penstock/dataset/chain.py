@@ -134,6 +134,16 @@ class Chain:
         alone._passes = Passes(**options)
         return alone
 
+    def _functions(self) -> bool:
+        """Whether the chain calls a user's function or object."""
+        left: list[Chain] = [self]
+        while left:
+            chain = left.pop()
+            if chain._held is not None:
+                return True
+            left += chain._inputs
+        return False
+
     def _built(self, skip: bool) -> Any:
         """The engine's plan for feeds that skip failures (`skip`) or raise them.
 

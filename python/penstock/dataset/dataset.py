@@ -74,7 +74,7 @@ class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
 
         plan = self._built(on_error == "skip")
         chain = self._alone()
-        return SourceInfo("chain", chain, repr(chain), plan=plan)
+        return SourceInfo("chain", chain, repr(chain), plan=plan, functions=chain._functions())
 
     @property
     def element_spec(self) -> Any:

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .. import _engine
 from ..base.arguments import compression as compression_of
 from ..base.arguments import dtype_of, flag, integer, real, several, string, text
 from ..base.arguments import path as path_of
 from ..base.hdf5 import CACHE_BYTES, hdf5_call, opened, rows_of
 from ..errors import InvalidArgument
+from .arrow import column_names, fills_of
 from .chain import Chain
 from .npy import Stored, open_npy, open_npz
+from .parquet import RowGroups, footers_of, pyarrow_parquet
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -118,6 +121,79 @@ class FileSources(Chain):
         nest = opened(file, datasets, "hdf5")
         most = integer("cache_bytes", cache_bytes, 1, operation="hdf5")
         return of_hdf5(cls, nest, "hdf5", most)
+
+    @classmethod
+    def parquet(
+        cls,
+        files: Files,
+        columns: Sequence[str] | None = None,
+        *,
+        nulls: str | Mapping[str, Any] = "error",
+        cache_bytes: int = CACHE_BYTES,
+    ) -> Dataset:
+        """Rows of Parquet files, as dicts of their columns. Indexed.
+
+        The footers, which are read here, give the number of rows. Python threads then let pyarrow
+        decode whole row groups. Threads share the decoded ones; worker processes decode each for
+        themselves. For a shuffle use ``shuffle(block=rows of a row group, window=...)``, with
+        `cache_bytes` for so many blocks: in a global order nearly every row needs another row
+        group.
+
+        Parameters
+        ----------
+        files : path, pattern, or list of these
+            As of `tfrecord`; of one schema.
+        columns : list of str, optional
+            The columns to read, in this order; ``"a/b"`` is the field b of the struct a. Only these
+            are read from the files. None: all.
+        nulls : {"error"} or dict
+            As of `arrow`, as are the types of the elements.
+        cache_bytes : int
+            Decoded row groups that are kept for further rows, least recently used first out. In
+            order, a second thread decodes the next row group if both fit.
+
+        Raises
+        ------
+        InvalidArgument
+            pyarrow is not installed; a file lacks a column, or has another type in it than the
+            first file; a column of a type that elements cannot have.
+        DataLoss
+            A damaged footer.
+        NotFound
+
+        Notes
+        -----
+        Checksums of pages are verified where the files have them. A damaged row group is a
+        `DataLoss` of its rows that names file and row group. So is a file that changed since its
+        footer was read.
+
+        Examples
+        --------
+        >>> data = penstock.Dataset.parquet("train-*.parquet", columns=["image/bytes", "label"])
+        >>> data.shuffle(seed=7, block=1000, window=8).batch(64)
+        """
+        operation = "parquet"
+        pyarrow_parquet(operation)
+        names = column_names(columns, operation)
+        most = integer("cache_bytes", cache_bytes, 1, operation=operation)
+        paths = [os.fsdecode(path) for path in _engine.glob_files(_paths(files, operation))]
+        groups = RowGroups(footers_of(paths), names)
+        title = os.path.basename(paths[0])
+        if len(paths) > 1:
+            title += f" and {len(paths) - 1} more"
+        fills = fills_of(groups.schema, nulls, operation)
+        return cls._make(
+            "row_groups",
+            (
+                groups,
+                groups.schema,
+                groups.paths,
+                groups.groups,
+                fills,
+                most,
+                f"parquet({title}, {groups.rows})",
+            ),
+        )
 
     @classmethod
     def tar(

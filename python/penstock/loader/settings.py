@@ -95,7 +95,7 @@ def settings_of(
         tune_queue = max_queue_size is None and not info.plan.queue
         queue = info.plan.queue or queue
         if use_multiprocessing is None:
-            use_multiprocessing = info.plan.python
+            use_multiprocessing = info.plan.python and info.functions
     mode = "inline" if workers == 0 else "processes" if use_multiprocessing else "threads"
     native = info.kind == "columns" or (info.kind == "chain" and not info.plan.python)
     if workers and native:
