@@ -1,4 +1,4 @@
-"""``penstock convert INPUT... OUTPUT``: images, arrays, TFRecord and tar to TFRecord or tar."""
+"""``penstock convert INPUT... OUTPUT``: between images, arrays, IDX, Parquet, TFRecord and tar."""
 
 from __future__ import annotations
 
@@ -7,41 +7,61 @@ import contextlib
 import math
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..base.element_spec import TensorSpec
 from ..dataset import Dataset
-from ..errors import Error
-from ..files import TarWriter, TFRecordWriter, example
+from ..errors import Error, InvalidArgument
+from ..features import bytes as bytes_feature
+from ..features import float32, int64, parse_example
+from ..files import TFRecordWriter
 from . import Failed, bytes_text
-from .files import Bar, Survey, copied, counted, find, is_tar, surveys, text_of
+from .files import Bar, Feature, Survey, copied, counted, find, is_parquet, is_tar, surveys, text_of
+from .outputs import Row, Spec, flat, is_idx, is_picture, kind_of, open_output
 from .verify import print_damage
 
 _IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _ARRAYS = {".npy", ".npz"}
 
 Said = list[str]
-Writers = Sequence[Any]  # TFRecordWriter, or TarWriter
+
+
+@dataclass
+class Rows:
+    """The rows of the inputs."""
+
+    spec: Spec
+    rows: Iterator[Row]
+    count: int  # 0: unknown
+    said: Said = field(default_factory=list)  # printed at the end
 
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "convert",
-        help="write folders of images, arrays, TFRecord or tar files as TFRecord or tar",
-        description="Writes TFRecord from what INPUT is: a folder of class folders of images, .npy "
-        "or .npz files, TFRecord files, or tar archives of samples. An OUTPUT that ends in .tar, "
-        ".tar.gz or .tgz is an archive, of images or of samples. It appears when it is complete.",
+        help="write images, arrays, IDX, Parquet, TFRecord or tar files as another of these",
+        description="INPUT is a folder of class folders of images, .npy or .npz files, IDX files "
+        "(.idx, ...-idx3-ubyte), Parquet files, TFRecord files, or tar archives of samples. The "
+        "name of OUTPUT tells its format: .tar, .tar.gz, .tgz, .parquet, .npy, .npz, or as of IDX; "
+        "TFRecord otherwise. It appears when it is complete.",
     )
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="a folder, or files of one kind")
-    add("output", metavar="OUTPUT", help="the TFRecord file or archive to write")
+    add("output", metavar="OUTPUT", help="the file to write")
+    add("--columns", type=_names, metavar="A,B", help="of arrays, Parquet, tf.Examples: only these")
     add("--shards", type=_shards, default=1, help="write so many files, OUTPUT-00000-of-... (1)")
-    add("--skip-damage", action="store_true", help="TFRecord, tar: leave out what is damaged")
+    add("--skip-damage", action="store_true", help="leave out what is damaged")
     add("--overwrite", action="store_true", help="OUTPUT may be there already")
     parser.set_defaults(run=run)
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 def _shards(text: str) -> int:
@@ -55,24 +75,24 @@ def _shards(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    to_tar = is_tar(options.output)
-    write = _converter(options.inputs, options.skip_damage, to_tar)
+    kind = kind_of(options.output)
+    copies, make = _input(options.inputs, options.skip_damage, kind, options.columns)
     paths = shard_paths(options.output, options.shards)
     for path in paths:
         if os.path.lexists(path) and not options.overwrite:
             raise Failed(f"{path} already exists; --overwrite replaces it", 2)
     try:
-        with contextlib.ExitStack() as stack:
-            compression = "gzip" if options.output.endswith((".gz", ".tgz")) else "none"
-            make: Any = TarWriter if to_tar else TFRecordWriter
-            writers = [stack.enter_context(make(path, compression=compression)) for path in paths]
-            said = write(writers)
+        records, said = (
+            copy_records(copies, paths, options.skip_damage)
+            if copies
+            else (write_rows(make(), paths))
+        )
     except (Error, OSError) as error:
         raise Failed(text_of(error)) from None
-    records = sum(writer.samples if to_tar else writer.records for writer in writers)
     size = sum(os.path.getsize(path) for path in paths)
     where = paths[0] if len(paths) == 1 else f"{len(paths)} files, {paths[0]} to {paths[-1]}"
-    print(f"{counted(records, 'sample' if to_tar else 'record')}, {bytes_text(size)}: {where}")
+    what = {"tar": "sample", "tfrecord": "record"}.get(kind, "row")
+    print(f"{counted(records, what)}, {bytes_text(size)}: {where}")
     for line in said:
         print(line)
     return 0
@@ -88,46 +108,119 @@ def shard_paths(output: str, count: int) -> list[str]:
     return [f"{stem}-{number:05}-of-{count:05}{suffix}" for number in range(count)]
 
 
-def _converter(inputs: list[str], skip_damage: bool, to_tar: bool) -> Callable[[Writers], Said]:
+def _input(
+    inputs: list[str], skip: bool, kind: str, columns: list[str] | None
+) -> tuple[list[str], Callable[[], Rows]]:
+    """Files whose records are copied as they are; or none, and a function that opens the rows."""
     folders = [path for path in inputs if os.path.isdir(path)]
     if folders:
         if len(inputs) > 1:
             raise Failed("give one folder of class folders, and nothing else", 2)
-        return lambda writers: write_images(Path(inputs[0]), writers, to_tar)
+        return [], lambda: _chosen(image_rows(Path(inputs[0]), kind), columns)
     paths = find(inputs)
-    archives = [path for path in paths if is_tar(path)]
-    if archives and len(archives) < len(paths):
-        raise Failed("give files of one kind: tar archives, arrays, or TFRecord", 2)
-    if archives:
-        return lambda writers: write_samples(paths, writers, skip_damage, to_tar)
-    if to_tar:
-        raise Failed("an archive is written of a folder of images, or of archives", 2)
-    arrays = [path for path in paths if os.path.splitext(path)[1] in _ARRAYS]
-    if arrays and len(arrays) < len(paths):
-        raise Failed("give files of one kind: arrays, or TFRecord", 2)
-    if arrays:
-        return lambda writers: write_arrays(paths, writers)
-    return lambda writers: write_records(paths, writers, skip_damage)
+    kinds = {_kind_of_input(path) for path in paths}
+    if len(kinds) > 1:
+        raise Failed(f"give files of one kind; there are {' and '.join(sorted(kinds))}", 2)
+    (found,) = kinds
+    if found == kind == "tfrecord":
+        if columns:
+            raise Failed("TFRecord files are copied record by record, and have no --columns", 2)
+        return paths, lambda: Rows({}, iter(()), 0)
+    if found == "Parquet":
+        return [], lambda: parquet_rows(paths, skip, kind, columns)
+    openers: dict[str, Callable[[], Rows]] = {
+        "tar archives": lambda: sample_rows(paths, skip),
+        "arrays": lambda: array_rows(paths, kind),
+        "IDX": lambda: idx_rows(paths, skip, kind),
+        "tfrecord": lambda: example_rows(paths, skip),
+    }
+    return [], lambda: _chosen(openers[found](), columns)
 
 
-def write_records(paths: list[str], writers: Writers, skip: bool) -> Said:
-    """Copy the sound records of TFRecord files, in order, to the `writers` in turn."""
+def _kind_of_input(path: str) -> str:
+    if is_tar(path):
+        return "tar archives"
+    if is_parquet(path):
+        return "Parquet"
+    if is_idx(path):
+        return "IDX"
+    return "arrays" if os.path.splitext(path)[1] in _ARRAYS else "tfrecord"
+
+
+def _chosen(rows: Rows, columns: list[str] | None) -> Rows:
+    """The rows with these columns."""
+    if not columns:
+        return rows
+    for name in columns:
+        if name not in rows.spec:
+            raise Failed(f"there is no column {name!r}; there are {', '.join(rows.spec)}", 2)
+    rows.spec = {name: rows.spec[name] for name in columns}
+    rows.rows = ({name: row[name] for name in columns} for row in rows.rows)
+    return rows
+
+
+def copy_records(paths: list[str], outputs: list[str], skip: bool) -> tuple[int, Said]:
+    """Copy the sound records of TFRecord files, in order, to the outputs in turn."""
     total = Survey("")
-    for found in copied(paths, [writer._native for writer in writers]):
-        print_damage(found)
-        total.add(found)
-        if found.lost_places and not skip:
-            raise Failed(
-                f"{found.path} is damaged, and nothing was written; --skip-damage leaves out "
-                f"{counted(found.lost_places, 'place')} of {found.lost_bytes:,} bytes"
+    with contextlib.ExitStack() as stack:
+        writers = [
+            stack.enter_context(
+                TFRecordWriter(path, compression="gzip" if path.endswith(".gz") else "none")
             )
+            for path in outputs
+        ]
+        for found in copied(paths, [writer._native for writer in writers]):
+            print_damage(found)
+            total.add(found)
+            if found.lost_places and not skip:
+                raise Failed(
+                    f"{found.path} is damaged, and nothing was written; --skip-damage leaves out "
+                    f"{counted(found.lost_places, 'place')} of {found.lost_bytes:,} bytes"
+                )
     if not total.lost_places:
-        return []
-    return [f"left out: {counted(total.lost_places, 'damaged place')}, {total.lost_bytes:,} bytes"]
+        return total.records, []
+    places = counted(total.lost_places, "damaged place")
+    return total.records, [f"left out: {places}, {total.lost_bytes:,} bytes"]
 
 
-def write_samples(paths: list[str], writers: Writers, skip: bool, to_tar: bool) -> Said:
-    """Samples of tar archives: as they are, or a tf.Example of the key and the fields of each."""
+def write_rows(rows: Rows, outputs: list[str]) -> tuple[int, Said]:
+    """Write rows to the outputs in turn."""
+    number = 0
+    with contextlib.ExitStack() as stack:
+        writers = []
+        for path in outputs:
+            writers.append(open_output(path, rows.spec))
+            stack.callback(writers[-1].discard)
+        with Bar(rows.count, " rows") as bar:
+            for row in rows.rows:
+                writers[number % len(writers)].write(row)
+                number += 1
+                if number % 64 == 0:
+                    bar.show(number)
+        for writer in writers:
+            writer.close()
+    return number, rows.said
+
+
+def _fed(dataset: Dataset, skip: bool, said: Said) -> Iterator[Row]:
+    """The rows of a Dataset, without lost ones if `skip`; these are told in `said`."""
+    with dataset.build(on_error="skip" if skip else "raise") as feed:
+        yield from feed
+        lost = feed.stats()["losses"]
+    if lost:
+        said.append(f"left out: {counted(len(lost), 'row')}, the first: {lost[0][2]}")
+
+
+def _rows_of(dataset: Dataset, skip: bool, count: int) -> Rows:
+    rows = Rows({}, iter(()), count)
+    with contextlib.suppress(InvalidArgument):  # there is no element
+        rows.spec = dataset.element_spec
+    rows.rows = _fed(dataset, skip, rows.said)
+    return rows
+
+
+def sample_rows(paths: list[str], skip: bool) -> Rows:
+    """Samples of tar archives: the key and the fields of each."""
     total = Survey("")
     for found in surveys(paths):
         print_damage(found)
@@ -137,17 +230,80 @@ def write_samples(paths: list[str], writers: Writers, skip: bool, to_tar: bool) 
             f"{counted(total.lost_places, 'damaged place')}, and nothing was written; "
             f"--skip-damage leaves out {total.lost_bytes:,} bytes"
         )
-    samples = Dataset.tar(paths)
-    with samples.build(on_error="skip" if skip else "raise") as feed:
-        _write(feed if to_tar else map(example, feed), total.records, writers)
-        lost = feed.stats()["losses"]
-    if not lost:
-        return []
-    return [f"left out: {counted(len(lost), 'sample')}, the first: {lost[0][2]}"]
+    return _rows_of(Dataset.tar(paths), skip, total.records)
 
 
-def write_images(folder: Path, writers: Writers, to_tar: bool = False) -> Said:
-    """Write image files unchanged, each with the number of its class folder, sorted by name."""
+def example_rows(paths: list[str], skip: bool) -> Rows:
+    """The features of tf.Examples, which all of them have."""
+    total = Survey("")
+    for found in surveys(paths, features=True):
+        print_damage(found)
+        total.add(found)
+    if total.lost_places and not skip:
+        raise Failed(
+            f"{counted(total.lost_places, 'damaged place')}, and nothing was written; "
+            f"--skip-damage leaves out {total.lost_bytes:,} bytes"
+        )
+    if total.examples != total.records or total.sequences:
+        raise Failed(
+            f"{counted(total.records - total.examples + total.sequences, 'record')} of "
+            f"{total.records:,} are no tf.Examples of features alone, and only those have columns"
+        )
+    features = {name: _declared(name, total.features[name], total) for name in total.features}
+    if not features:
+        raise Failed("the records have no features", 2)
+    dataset = Dataset.tfrecord(paths).map(parse_example(features))
+    return _rows_of(dataset, skip, total.records)
+
+
+def _declared(name: str, feature: Feature, total: Survey) -> Any:
+    """The declaration of a feature that all records have, of one type."""
+    kinds = [number for number in (1, 2, 3) if feature.types[number]]
+    if len(kinds) != 1 or feature.types[kinds[0]] != total.examples:
+        raise Failed(f"not all records have the feature {name!r} with values of one type")
+    least, most = feature.values
+    if kinds[0] == 1:
+        if (least, most) != (1, 1):
+            raise Failed(f"{name!r} has several byte strings in a record, which no column has")
+        return bytes_feature()
+    make = float32 if kinds[0] == 2 else int64
+    if least != most:
+        return make(ragged=True)
+    return make() if most == 1 else make((most,))
+
+
+def parquet_rows(paths: list[str], skip: bool, kind: str, columns: list[str] | None) -> Rows:
+    """Rows of Parquet files."""
+    dataset = Dataset.parquet(paths, columns)
+    rows = _rows_of(dataset, skip, len(dataset))
+    return _told(rows, kind)
+
+
+def idx_rows(paths: list[str], skip: bool, kind: str) -> Rows:
+    """Rows of IDX files side by side, each under its name without the end that makes it IDX."""
+    named = {_idx_column(path): Dataset.idx(path) for path in paths}
+    if len(named) != len(paths):
+        raise Failed("two of the files would be one column", 2)
+    lengths = {name: dataset.cardinality() for name, dataset in named.items()}
+    _equally_long(lengths)
+    count = int(next(iter(lengths.values())) or 0)
+    return _told(_rows_of(Dataset.zip(**named), skip, count), kind)
+
+
+def _idx_column(path: str) -> str:
+    name = os.path.basename(path).removesuffix(".gz").removesuffix(".idx")
+    return name.rpartition("-idx")[0] or name.rpartition(".idx")[0] or name
+
+
+def _told(rows: Rows, kind: str) -> Rows:
+    """With the text that tells how to read tf.Examples of these rows."""
+    if kind == "tfrecord":
+        rows.said += _parsing(rows.spec)
+    return rows
+
+
+def image_rows(folder: Path, kind: str) -> Rows:
+    """Image files unchanged, each with the number of its class folder, sorted by name."""
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     files = []
     left_out = 0
@@ -159,43 +315,41 @@ def write_images(folder: Path, writers: Writers, to_tar: bool = False) -> Said:
     if not files:
         raise Failed(f"{folder} has no folders with images in them, one for each class", 2)
 
-    def record(label: int, path: Path) -> Any:
-        if to_tar:
+    def row(label: int, path: Path) -> Row:
+        if kind == "tar":
             key = str(path.relative_to(folder).with_name(path.stem.replace(".", "_")))
             field = path.suffix.lower().removeprefix(".")
             return {"__key__": key, field: path.read_bytes(), "cls": str(label)}
         name = os.fsencode(path.relative_to(folder))
-        return example({"image": path.read_bytes(), "label": label, "name": name})
+        text: Any = name if kind == "tfrecord" else name.decode("utf-8", "backslashreplace")
+        return {"image": path.read_bytes(), "label": np.int64(label), "name": text}
 
-    _write((record(*file) for file in files), len(files), writers)
+    spec: dict[str, Any] = {
+        "image": TensorSpec((), bytes, "image"),
+        "label": TensorSpec((), np.dtype(np.int64), "label"),
+        "name": TensorSpec((), bytes if kind == "tfrecord" else str, "name"),
+    }
     said = [f"label {label}: {name}" for label, name in enumerate(classes)]
     if left_out:
         said.append(f"left out: {counted(left_out, 'file')} not named as images are")
-    return said
+    rows = (row(*file) for file in files)
+    return Rows({} if kind == "tar" else spec, rows, len(files), said)
 
 
-def write_arrays(paths: list[str], writers: Writers) -> Said:
-    """Write a tf.Example for each i, with row i of every array."""
+def array_rows(paths: list[str], kind: str) -> Rows:
+    """Row i of every array."""
     arrays = _load_arrays(paths)
-    lengths = {len(array) for array in arrays.values()}
-    if len(lengths) != 1:
-        each = ", ".join(f"{name} has {len(array)}" for name, array in arrays.items())
+    _equally_long({name: len(array) for name, array in arrays.items()})
+    count = len(next(iter(arrays.values())))
+    spec = {name: TensorSpec(array.shape[1:], array.dtype, name) for name, array in arrays.items()}
+    rows = ({name: array[i] for name, array in arrays.items()} for i in range(count))
+    return _told(Rows(spec, rows, count), kind)
+
+
+def _equally_long(lengths: dict[str, Any]) -> None:
+    if len(set(lengths.values())) != 1:
+        each = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise Failed(f"arrays must have equally many rows: {each}", 2)
-    (count,) = lengths
-    pictures = {
-        name for name, array in arrays.items() if array.dtype == np.uint8 and array.ndim > 1
-    }
-
-    def record(row: int) -> bytes:
-        return example(
-            {
-                name: array[row].tobytes() if name in pictures else array[row]
-                for name, array in arrays.items()
-            }
-        )
-
-    _write(map(record, range(count)), count, writers)
-    return _declared(arrays, pictures)
 
 
 def _load_arrays(paths: list[str]) -> dict[str, np.ndarray[Any, Any]]:
@@ -215,29 +369,22 @@ def _load_arrays(paths: list[str]) -> dict[str, np.ndarray[Any, Any]]:
     return arrays
 
 
-def _declared(arrays: dict[str, np.ndarray[Any, Any]], pictures: set[str]) -> Said:
-    """The text that tells how to read the rows."""
+def _parsing(spec: Spec) -> Said:
+    """The text that tells how to read tf.Examples of rows."""
     lines = ["", "penstock.parse_example({"]
     raw = []
-    for name in sorted(arrays):
-        array = arrays[name]
-        shape = array.shape[1:]
-        if name in pictures:
+    leaves = flat(spec)
+    for name in sorted(leaves):
+        leaf = leaves[name]
+        shape = leaf.shape
+        if is_picture(leaf) and None not in shape:
             raw.append(f'penstock.decode_raw({name!r}, "uint8", {shape})')
             lines.append(f"    {name!r}: penstock.bytes(),")
-        elif array.dtype.kind in "SU":
-            lines.append(f"    {name!r}: penstock.bytes({'many=True' if shape else ''}),")
+        elif not isinstance(leaf.dtype, np.dtype) or is_picture(leaf) or leaf.dtype.kind in "SU":
+            many = shape and not is_picture(leaf)
+            lines.append(f"    {name!r}: penstock.bytes({'many=True' if many else ''}),")
         else:
-            kind = "float32" if array.dtype.kind == "f" else "int64"
-            lines.append(
-                f"    {name!r}: penstock.{kind}({shape if math.prod(shape) != 1 else ''}),"
-            )
+            kind = "float32" if leaf.dtype.kind == "f" else "int64"
+            form = "ragged=True" if None in shape else shape if math.prod(shape) != 1 else ""
+            lines.append(f"    {name!r}: penstock.{kind}({form}),")
     return [*lines, "})", *(f"then {operation}" for operation in raw)]
-
-
-def _write(records: Iterable[Any], count: int, writers: Writers) -> None:
-    with Bar(count, " records") as bar:
-        for number, record in enumerate(records):
-            writers[number % len(writers)].write(record)
-            if number % 64 == 0:
-                bar.show(number)

@@ -49,7 +49,7 @@ class Feature:
 
 @dataclass
 class Survey:
-    """The contents of a TFRecord file, or of a tar archive of samples."""
+    """The contents of a TFRecord file, of a tar archive of samples, or of a Parquet file."""
 
     path: str
     compressed: bool = False
@@ -65,6 +65,10 @@ class Survey:
     sequences: int = 0
     others: int = 0
     features: dict[str, Feature] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)  # of Parquet: their types
+    row_groups: int = 0
+    group_rows: int = 0  # of the largest row group
+    group_bytes: int = 0  # of the largest one, decompressed
 
     @property
     def mean(self) -> float:
@@ -81,6 +85,10 @@ class Survey:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, feature in other.features.items():
             self.features.setdefault(name, Feature()).add(feature)
+        self.columns = self.columns or other.columns
+        self.row_groups += other.row_groups
+        self.group_rows = max(self.group_rows, other.group_rows)
+        self.group_bytes = max(self.group_bytes, other.group_bytes)
 
 
 def _span(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
@@ -129,6 +137,11 @@ def is_tar(path: str) -> bool:
     return path.lower().endswith(_TAR)
 
 
+def is_parquet(path: str) -> bool:
+    """Whether a file is a Parquet file, by its name."""
+    return path.lower().endswith((".parquet", ".pq"))
+
+
 def text_of(error: Exception) -> str:
     """The text of an error without the engine's name of the operation."""
     return str(error).removeprefix(f"{getattr(error, 'operation', '')}: ")
@@ -153,7 +166,15 @@ def find(patterns: Sequence[str]) -> list[str]:
 def survey(
     path: str, *, features: bool = False, writers: Sequence[Any] = (), first: int = 0
 ) -> Any:
-    """Make one file's pass, see `surveys`. Sound records of TFRecord go to `writers`."""
+    """Make one file's pass, see `surveys`. Sound records of TFRecord go to `writers`.
+
+    With `features`, only the footer of a Parquet file is read.
+    """
+    if is_parquet(path):
+        from .parquet import Pass
+
+        decoding = Pass(path, decode=not features)
+        return decoding, decoding.run
     progress = _engine.Progress()
     if is_tar(path):
         return progress, lambda: _engine.survey_tar(path, progress)
@@ -210,6 +231,6 @@ def _survey_of(path: str, found: dict[str, Any]) -> Survey:
 
 def looks_like(found: Survey) -> str:
     """Return a guess at the kind of a file without a sound record; empty: no guess."""
-    if found.records or found.compressed or not found.file_bytes:
+    if found.records or found.compressed or not found.file_bytes or is_parquet(found.path):
         return ""
     return "it is not a tar archive" if is_tar(found.path) else "it is not a TFRecord file"

@@ -1,4 +1,4 @@
-"""``penstock inspect FILES``: lists the contents of TFRecord files and tar archives."""
+"""``penstock inspect FILES``: lists the contents of TFRecord, Parquet and tar files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _RAW_BYTES = 64
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "inspect",
-        help="say what is in TFRecord files and tar archives",
-        description="Says what is in TFRecord files and tar archives of samples: records, sizes, "
-        "damage, and the features of tf.Examples with the parse_example that takes them, or the "
-        "fields of samples. Reads the files whole.",
+        help="say what is in TFRecord files, Parquet files and tar archives",
+        description="Says what is in TFRecord files, tar archives of samples and Parquet files: "
+        "records, sizes, damage, and the features of tf.Examples with the parse_example that takes "
+        "them, the fields of samples, or the columns. Reads the files whole; of Parquet files the "
+        "footers.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a path, or a pattern in quotes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -53,6 +54,9 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if len(paths) > 1:
         print(line_of(total, width))
+    if total.columns:
+        print()
+        print("\n".join(columns_of(total)))
     if archives.features:
         print()
         print("\n".join(fields_of(archives)))
@@ -82,11 +86,24 @@ def header(width: int) -> str:
 
 def line_of(found: Survey, width: int) -> str:
     sizes = (found.smallest, found.mean, found.largest)
-    texts = [bytes_text(size) if found.records else "-" for size in sizes]
+    texts = [bytes_text(size) if found.records and found.largest else "-" for size in sizes]
     return (
         f"{found.path:{width}}{found.records:>13,}{bytes_text(found.file_bytes):>11}"
         f"{''.join(f'{text:>11}' for text in texts)}{found.lost_places:>9,}"
     )
+
+
+def columns_of(total: Survey) -> list[str]:
+    """The columns of Parquet files, and the call that reads and shuffles them."""
+    width = max(len("column"), *(len(name) for name in total.columns))
+    groups = counted(total.row_groups, "row group")
+    return [
+        f"{groups} of up to {total.group_rows:,} rows, {bytes_text(total.group_bytes)} decoded:",
+        f"{'column':{width}}  type",
+        *(f"{name:{width}}  {kind}" for name, kind in total.columns.items()),
+        "",
+        f"penstock.Dataset.parquet(...).shuffle(seed=0, block={total.group_rows}, window=4)",
+    ]
 
 
 def fields_of(total: Survey) -> list[str]:

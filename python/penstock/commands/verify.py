@@ -1,4 +1,4 @@
-"""``penstock verify FILES``: verifies checksums of TFRecord files, headers of tar archives."""
+"""``penstock verify FILES``: verifies checksums of TFRecord and Parquet files, headers of tar."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import asdict
 from typing import Any
 
 from . import bytes_text
-from .files import Survey, counted, find, is_tar, looks_like, surveys
+from .files import Survey, counted, find, is_parquet, is_tar, looks_like, surveys
 
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "verify",
-        help="verify TFRecord files and tar archives",
-        description="Verifies every checksum of TFRecord files, and of tar archives every header "
-        "(their data has no checksums), and names each damaged place. Exit code 1: there is one.",
+        help="verify TFRecord files, Parquet files and tar archives",
+        description="Verifies every checksum of TFRecord files; of tar archives every header "
+        "(their data has no checksums); decodes every row group of Parquet files, with the "
+        "checksums that its pages have. Names each damaged place. Exit code 1: there is one.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a path, or a pattern in quotes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -35,6 +36,8 @@ def run(options: argparse.Namespace) -> int:
         if not options.json:
             print_damage(found)
     what = "sample" if all(map(is_tar, paths)) else "record"
+    if all(map(is_parquet, paths)):
+        what = "row"
     if options.json:
         print(json.dumps({"ok": not damaged, "files": [_plain(found) for found in each]}, indent=1))
     elif damaged:
@@ -46,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(
             f"{counted(len(paths), 'file')}, {counted(total.records, what)}, "
-            f"{bytes_text(total.file_bytes)}: every checksum agrees."
+            f"{bytes_text(total.file_bytes)}: "
+            f"{'every row group decodes' if what == 'row' else 'every checksum agrees'}."
         )
     return 1 if damaged else 0
 
