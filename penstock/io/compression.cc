@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/io/remote_files.h"
 
 namespace penstock {
 
@@ -32,7 +33,7 @@ bool has_zlib_magic(std::span<const std::byte> bytes) {
          (at(bytes, 1) & 0x20) == 0 && (at(bytes, 0) << 8 | at(bytes, 1)) % 31 == 0;
 }
 
-bool has_gzip_extension(std::string_view path) { return path.ends_with(".gz"); }
+bool has_gzip_extension(std::string_view path) { return without_query(path).ends_with(".gz"); }
 
 Compression compression_from_name(std::string_view name, const char* operation) {
   if (name == "gzip") return Compression::kGzip;

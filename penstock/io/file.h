@@ -89,6 +89,12 @@ class FileSystem {
   // Error kNotFound: no such file; kInvalidArgument: not a file (a folder, a pipe);
   // TooManyOpenFiles; kSystem.
   virtual std::shared_ptr<File> open(const std::string& path) = 0;
+  // The same for a file that had this identity before. By a URL this finds the version that it had.
+  virtual std::shared_ptr<File> reopen(const std::string& path, const File::Identity& identity) {
+    return (void)identity, open(path);
+  }
+  // A hint that these files will be opened and read soon. Never throws.
+  virtual void will_open(const std::vector<std::string>& paths) noexcept { (void)paths; }
 
   // Error kNotFound: no such folder; kSystem.
   virtual std::unique_ptr<Sink> create(const std::string& path) = 0;
@@ -104,8 +110,12 @@ class FileSystem {
     Kind kind = Kind::kNothing;  // of what a link leads to
     bool link = false;
   };
-  // The same with their kinds, which most file systems tell without looking at each file. `folder`
-  // ends with '/'.
+  // The URLs that a URL with a pattern matches, sorted. Error kNotFound: none does; kSystem.
+  virtual std::vector<std::string> match_url(const std::string& url) {
+    throw Error(Code::kNotFound, "glob", "no file matches " + url);
+  }
+  // As list(), with their kinds, which most file systems tell without looking at each file.
+  // `folder` ends with '/'.
   virtual std::vector<Entry> entries(const std::string& folder) {
     std::vector<Entry> all;
     for (std::string& name : list(folder)) {

@@ -43,6 +43,15 @@ bool OpenFiles::close_oldest(Closed& closed) {
   return false;
 }
 
+void OpenFiles::close_unused(const std::string& path) {
+  Closed closed;  // destroyed after unlocking
+  std::lock_guard lock(mutex_);
+  for (auto entry = open_.begin(); entry != open_.end();) {
+    Entry& each = **entry++;
+    if (each.path == path && each.file.use_count() == 1) close(each, closed);
+  }
+}
+
 bool OpenFiles::close_for_one_more(Closed& closed) {
   while (open_.size() + opening_ >= max_open_) {
     if (!close_oldest(closed)) return false;
@@ -96,6 +105,8 @@ std::shared_ptr<File> FilePool::take(uint32_t number, bool beyond) {
   if (entry.file == nullptr) {
     if (!open_->close_for_one_more(closed) && !beyond) return nullptr;
     ++open_->opening_;
+    const std::string path = entry.path;
+    const File::Identity expected = entry.identity;
     // Unlock: opening may take long (a file server), and must not block other files.
     lock.unlock();
     closed.clear();
@@ -103,7 +114,7 @@ std::shared_ptr<File> FilePool::take(uint32_t number, bool beyond) {
     File::Identity identity;
     std::exception_ptr error;
     try {
-      opened = open(entry.path);
+      opened = open(path, expected);
       identity = opened->identity();
     } catch (...) {
       error = std::current_exception();
@@ -133,10 +144,10 @@ std::shared_ptr<File> FilePool::take(uint32_t number, bool beyond) {
   return file;
 }
 
-std::shared_ptr<File> FilePool::open(const std::string& path) {
+std::shared_ptr<File> FilePool::open(const std::string& path, const File::Identity& identity) {
   for (;;) {
     try {
-      return files_->open(path);
+      return identity.known() ? files_->reopen(path, identity) : files_->open(path);
     } catch (const TooManyOpenFiles&) {
       OpenFiles::Closed closed;
       std::lock_guard lock(open_->mutex_);

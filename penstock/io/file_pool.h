@@ -31,6 +31,9 @@ class OpenFiles final : private ForkAware {
   size_t max_open() const { return max_open_; }
   size_t count() const;
 
+  // Closes the files of this path that no caller holds.
+  void close_unused(const std::string& path);
+
  private:
   friend class FilePool;
 
@@ -90,6 +93,9 @@ class FilePool {
   // For callers that hold many files and can do with fewer: nullptr instead of exceeding the limit.
   std::shared_ptr<File> try_get(uint32_t number) { return take(number, false); }
 
+  // A hint that these files will be read soon. Never throws.
+  void will_open(const std::vector<std::string>& paths) noexcept { files_->will_open(paths); }
+
   // A reader of these files keeps a Use. All files are closed when the last Use is destroyed.
   class Use {
    public:
@@ -110,7 +116,7 @@ class FilePool {
   using Entry = OpenFiles::Entry;
 
   std::shared_ptr<File> take(uint32_t number, bool beyond);
-  std::shared_ptr<File> open(const std::string& path);
+  std::shared_ptr<File> open(const std::string& path, const File::Identity& identity);
   void close_all(OpenFiles::Closed& closed);
 
   const std::shared_ptr<FileSystem> files_;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "penstock/base/error.h"
+#include "penstock/io/remote_files.h"
 #include "penstock/io/sidecar_index.h"
 
 namespace penstock {
@@ -54,6 +55,13 @@ std::vector<std::string> glob(FileSystem& files, const Paths& paths) {
   if (paths.patterns.empty()) throw Error(Code::kInvalidArgument, "glob", "no file is given");
   std::vector<std::string> all;
   for (const std::string& pattern : paths.patterns) {
+    if (is_url(pattern)) {
+      for (const std::string& url : expand_braces(pattern).patterns) {
+        const std::vector<std::string> found = files.match_url(url);
+        all.insert(all.end(), found.begin(), found.end());
+      }
+      continue;
+    }
     if (!is_pattern(pattern) || files.kind(pattern) == FileSystem::Kind::kFile) {
       if (files.kind(pattern) == FileSystem::Kind::kNothing) {
         throw Error(Code::kNotFound, "open", "no such file: " + pattern);

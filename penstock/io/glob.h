@@ -21,7 +21,8 @@ struct Paths {
 // its order, and a file named twice is listed twice. In a pattern `*`, `?` and `[...]` have the
 // meaning of a shell. None of them matches "/" or a dot at the beginning of a name, and index files
 // (sidecar_index.h) never match. If a file has the pattern as its exact name, only that file is
-// meant. Any thread.
+// meant. The braces of a URL are expanded, and its pattern is matched by FileSystem::match_url().
+// Any thread.
 //
 // Error kNotFound: a path does not exist, or a pattern has no match; kInvalidArgument: an empty
 // list.

@@ -21,6 +21,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/io/file.h"
+#include "penstock/io/remote_files.h"
 
 namespace penstock {
 
@@ -301,6 +302,7 @@ class PosixFile final : public TimestampedFile {
 class PosixFileSystem final : public FileSystem {
  public:
   std::shared_ptr<File> open(const std::string& path) override {
+    if (is_url(path)) return open_remote(path);
     // O_NONBLOCK: opening a pipe would wait for its writer.
     os::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat found {};
@@ -319,9 +321,25 @@ class PosixFileSystem final : public FileSystem {
     return std::make_shared<PosixFile>(path, std::move(fd));
   }
 
+  std::shared_ptr<File> reopen(const std::string& path, const File::Identity& identity) override {
+    return is_url(path) ? open_remote(path, identity) : open(path);
+  }
+
+  void will_open(const std::vector<std::string>& paths) noexcept override {
+    std::vector<std::string> urls;
+    std::ranges::copy_if(paths, std::back_inserter(urls), is_url);
+    if (!urls.empty()) remote_files(urls[0]).announce(urls);
+  }
+
+  std::vector<std::string> match_url(const std::string& url) override {
+    return remote_files(url).glob(url);
+  }
+
   std::unique_ptr<Sink> create(const std::string& path) override { return create_posix_sink(path); }
 
+  // Whether a URL names a file is known when it is opened.
   Kind kind(const std::string& path) override {
+    if (is_url(path)) return entries(path + "/").empty() ? Kind::kFile : Kind::kFolder;
     struct stat found {};
     if (stat(path.c_str(), &found) != 0) return Kind::kNothing;
     return S_ISDIR(found.st_mode) ? Kind::kFolder : Kind::kFile;
@@ -332,6 +350,7 @@ class PosixFileSystem final : public FileSystem {
   }
 
   std::vector<Entry> entries(const std::string& folder) override {
+    if (is_url(folder)) return remote_files(folder).list(folder);
     std::vector<Entry> all;
     std::unique_ptr<DIR, int (*)(DIR*)> open_folder(opendir(folder.c_str()), closedir);
     if (open_folder == nullptr) return all;

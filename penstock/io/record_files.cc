@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "penstock/base/cancellation.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 
@@ -46,8 +47,9 @@ class FileWork {
     std::vector<std::thread> others;
     while (others.size() + 1 < threads) {
       try {
-        others.emplace_back([this] {
+        others.emplace_back([this, check = Cancellation::current()] {
           os::block_all_signals();
+          const Cancellation cancellation(check);
           work();
         });
       } catch (const std::system_error&) {

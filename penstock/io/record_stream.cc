@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "penstock/base/cancellation.h"
+
 namespace penstock {
 
 using Kind = Framing::Next::Kind;
@@ -33,6 +35,7 @@ void RecordStream::seek(const Place& place) {
     return;
   }
   if (place.file >= files_->paths.size()) refuse();
+  const Cancellation cancellation(check_cancelled_);
   source_.emplace(files_->pool->get(files_->pool->add(files_->paths[place.file])),
                   files_->compressions[place.file]);
   file_bytes_ = source_->left();
@@ -132,6 +135,9 @@ Error RecordStream::error_of(const Failure& failure) const {
 
 // Opens the next file. False: it failed, which is a row.
 bool RecordStream::open() {
+  const Cancellation cancellation(check_cancelled_);
+  const auto next = files_->paths.begin() + static_cast<ptrdiff_t>(place_.file) + 1;
+  files_->pool->will_open({next, next + std::min<ptrdiff_t>(kAhead, files_->paths.end() - next)});
   try {
     source_.emplace(files_->pool->get(files_->pool->add(files_->paths[place_.file])),
                     files_->compressions[place_.file]);
@@ -179,6 +185,7 @@ Framing::Window RecordStream::window() const {
 void RecordStream::fill(uint64_t wanted) {
   while (!over_ && end_ - begin_ - taken_ < wanted) {
     if (check_cancelled_) check_cancelled_();
+    const Cancellation cancellation(check_cancelled_);
     std::byte* to = free_space();
     try {
       const size_t got = source_->read({to, kPiece});

@@ -82,6 +82,7 @@ class RecordStream {
   uint64_t used() const { return used_; }
 
  private:
+  static constexpr ptrdiff_t kAhead = 2;  // files that are announced
   static constexpr size_t kPiece = 64 << 10;
   static constexpr uint64_t kMaxBytes = 1 << 20;  // a chunk of this size takes no further record
 

@@ -19,6 +19,7 @@
 #include "gil.h"
 #include "module.h"
 #include "on_error.h"
+#include "penstock/base/cancellation.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/io/record_index.h"
@@ -77,6 +78,9 @@ std::shared_ptr<const Plan> build(const Dataset& dataset, bool skip,
   std::future<std::shared_ptr<const Plan>> plan = std::async(
       std::launch::async | std::launch::deferred, [&, caller = std::this_thread::get_id()] {
         if (std::this_thread::get_id() != caller) os::block_all_signals();
+        const Cancellation cancellation([&progress] {
+          if (progress.stop) throw Error(Code::kClosed, "build", "stopped");
+        });
         return std::make_shared<const Plan>(*dataset.node(), skip, &progress, std::move(given));
       });
   for (;;) {

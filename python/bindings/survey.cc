@@ -10,6 +10,7 @@
 
 #include "gil.h"
 #include "module.h"
+#include "penstock/base/cancellation.h"
 #include "penstock/io/example_survey.h"
 #include "penstock/io/glob.h"
 #include "penstock/io/tfrecord_survey.h"
@@ -73,6 +74,7 @@ nb::dict survey(const std::filesystem::path& path, Progress& progress, bool feat
   ExampleSurvey examples;
   {
     WithoutGil unlocked;
+    const Cancellation cancellation([&] { progress.reached(progress.bytes, path); });
     found = survey_tfrecord(
         posix_files(), path,
         [&](std::span<const std::byte> record) {
@@ -95,7 +97,12 @@ void bind_survey(nb::module_& m) {
   m.def("glob_files", [](const std::vector<std::filesystem::path>& patterns) {
     const std::vector<std::string> found =
         glob(*posix_files(), std::vector<std::string>(patterns.begin(), patterns.end()));
-    return std::vector<std::filesystem::path>(found.begin(), found.end());
+    nb::list paths;  // of str, because a pathlib.Path is not a URL
+    for (const std::string& path : found) {
+      paths.append(nb::steal(
+          PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size()))));
+    }
+    return paths;
   });
 }
 

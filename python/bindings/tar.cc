@@ -12,6 +12,7 @@
 #include "buffer.h"
 #include "gil.h"
 #include "module.h"
+#include "penstock/base/cancellation.h"
 #include "penstock/base/error.h"
 #include "penstock/io/tar_survey.h"
 #include "penstock/io/tar_writer.h"
@@ -108,6 +109,7 @@ nb::dict survey_of_tar(const std::filesystem::path& path, Progress& progress) {
   TarSurvey found;
   {
     WithoutGil unlocked;
+    const Cancellation cancellation([&] { progress.reached(progress.bytes, path); });
     found = survey_tar(posix_files(), path, {}, &progress);
   }
   return result_of(found);

@@ -46,6 +46,7 @@ __all__ = [
     "parse_example",
     "parse_sequence_example",
     "ragged",
+    "remote_files",
     "rng",
     "select",
     "threadsafe",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from ._engine import Permutation, rng
     from .base.element_spec import TensorSpec
     from .base.ragged import Ragged, ragged
+    from .base.remote import remote_files
     from .dataset import Dataset
     from .errors import (
         Closed,
@@ -102,6 +104,7 @@ _HOMES = {
     "parse_example": "features",
     "parse_sequence_example": "features",
     "ragged": "base.ragged",
+    "remote_files": "base.remote",
     "rng": "_engine",
     "select": "operations",
     "threadsafe": "streams",

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 import os
-import pathlib
 from typing import overload
 
 def digest(buffer: object) -> bytes:
@@ -463,6 +462,8 @@ class Permutation:
     def take(self, start: int, count: int) -> object:
         """Positions start, start + 1, ... of the order, as an array of uint64."""
 
+def close_unused_files(arg: str | os.PathLike, /) -> None: ...
+
 class Progress:
     """How far a pass over a file is. Internal."""
 
@@ -479,7 +480,7 @@ def survey_tfrecord(
     arg4: int,
     /,
 ) -> dict: ...
-def glob_files(arg: Sequence[str | os.PathLike], /) -> list[pathlib.Path]: ...
+def glob_files(arg: Sequence[str | os.PathLike], /) -> list: ...
 
 class TarWriter:
     """Internal: use penstock.TarWriter."""

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "penstock/base/cancellation.h"
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
 #include "penstock/pipeline/element/column_block.h"
@@ -202,6 +203,9 @@ void ChainWorker::run(const Ticket& ticket, Slot& slot) {
     stream_chunk_ = StreamChunk::read(stream_chunk);
     context_.stream_chunk = &stream_chunk_;
   }
+  const Cancellation cancellation([this] {
+    if (ring_.closed()) throw Error(Code::kClosed, "worker", "the loader was closed");
+  });
   try {
     make(ticket, slot);
   } catch (...) {

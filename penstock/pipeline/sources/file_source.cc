@@ -11,6 +11,7 @@
 #include "penstock/base/os.h"
 #include "penstock/base/utf8.h"
 #include "penstock/io/crc32c.h"
+#include "penstock/io/remote_files.h"
 #include "penstock/io/sidecar_index.h"
 #include "penstock/pipeline/plan/builder.h"
 
@@ -54,7 +55,7 @@ std::string FileSource::title() const {
   std::string text = std::string(operation_) + "(";
   uint32_t crc = 0;
   for (size_t i = 0; i < paths_.patterns.size(); ++i) {
-    const std::string& path = paths_.patterns[i];
+    const std::string path(without_query(paths_.patterns[i]));
     const std::string pattern = path.substr(path.find_last_of('/') + 1);
     if (i < kMost) text += (i == 0 ? "" : ", ") + pattern;
     // Includes the terminating zero, which separates the paths.
@@ -101,9 +102,12 @@ Built FileSource::build(Builder& builder) const {
 }
 
 FoundFilesRef FileSource::find(Builder& builder) const {
-  const unsigned threads = std::min(os::usable_cores() * 2, kMostIndexing);
   const std::shared_ptr<FilePool>& pool = builder.pool();
   const std::vector<std::string> paths = glob(*builder.files(), paths_);
+  // Threads that wait for servers use no core.
+  const unsigned threads = std::ranges::any_of(paths, is_url)
+                               ? kMostIndexing
+                               : std::min(os::usable_cores() * 2, kMostIndexing);
   std::vector<Compression> compressions(paths.size(), compression_.value_or(Compression::kNone));
   if (!compression_) {
     for_each_file(*pool, paths, threads, [&](size_t i, const std::shared_ptr<File>& file) {

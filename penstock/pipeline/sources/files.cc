@@ -12,6 +12,7 @@
 #include "penstock/base/utf8.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/io/file_listing.h"
+#include "penstock/io/remote_files.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
 
@@ -71,6 +72,7 @@ class WholeFiles : public Indexed {
 
     void fetch(const At&, std::span<const uint64_t> positions, Chunk& out, uint32_t row) override {
       const WholeFileLeaves& leaves = stage_.leaves_;
+      if (positions.size() > 1) announce(positions);
       std::byte* labels = leaves.label ? out.dense(*leaves.label) : nullptr;
       for (uint64_t position : positions) {
         try {
@@ -87,6 +89,16 @@ class WholeFiles : public Indexed {
     }
 
    private:
+    // Servers answer several requests at a time.
+    void announce(std::span<const uint64_t> positions) {
+      std::vector<std::string> paths;
+      for (uint64_t position : positions) {
+        const std::string_view path = stage_.listing_->path(position);
+        if (is_url(path)) paths.emplace_back(path);
+      }
+      if (!paths.empty()) stage_.files_->will_open(paths);
+    }
+
     void read(const std::string& path, Chunk& out, uint32_t row) {
       const std::shared_ptr<File> file = stage_.files_->open(path);
       const uint64_t bytes = file->size();
@@ -161,7 +173,8 @@ Node::Ref whole_files(std::string title, WholeFileSource::Find find, WholeFileLe
   });
 }
 
-std::string last_name(const std::string& path) {
+std::string last_name(const std::string& given) {
+  const std::string path(without_query(given));
   const size_t end = path.find_last_not_of('/') + 1;
   return path.substr(0, end).substr(path.substr(0, end).find_last_of('/') + 1);
 }

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import InvalidArgument
 from .nests import leaves_of, mapped
+from .remote import Identity, local_copy
 
 __all__ = ["Hdf5Rows", "hdf5_call", "is_hdf5", "only_hdf5", "opened", "rows_of"]
 
@@ -52,8 +53,11 @@ class Hdf5Rows:
     Opens the file again in each process. Threads: any; h5py lets one in at a time.
     """
 
-    def __init__(self, path: str, names: Any, length: int) -> None:
+    def __init__(
+        self, path: str, names: Any, length: int, identity: Identity | None = None
+    ) -> None:
         self._path = path
+        self._identity = identity  # of a URL's file
         self._names = names
         self._length = length
         self._opened: tuple[int, Any] | None = None  # the process, and the data sets
@@ -66,15 +70,18 @@ class Hdf5Rows:
         if opened is None or opened[0] != os.getpid():
             import h5py
 
-            file = h5py.File(self._path, "r")
+            path = self._path
+            if self._identity is not None:
+                path, _ = local_copy(path, self._identity)
+            file = h5py.File(path, "r")
             opened = self._opened = (os.getpid(), mapped(lambda name: file[name], self._names))
         return mapped(lambda data: data[index], opened[1])
 
-    def __getstate__(self) -> tuple[str, Any, int]:
-        return self._path, self._names, self._length
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._path, self._names, self._length, self._identity
 
-    def __setstate__(self, state: tuple[str, Any, int]) -> None:
-        self._path, self._names, self._length = state
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._path, self._names, self._length, self._identity = state
         self._opened = None
 
 
@@ -161,11 +168,14 @@ def hdf5_call(nest: Any, operation: str, cache_bytes: int = CACHE_BYTES) -> tupl
     return path, (about.st_dev, about.st_ino), sample, fields, cache_bytes
 
 
-def rows_of(nest: Any) -> Hdf5Rows:
-    """Return the rows of open data sets of one file, read by h5py."""
+def rows_of(nest: Any, copy_of: tuple[str, Identity] | None = None) -> Hdf5Rows:
+    """Return the rows of open data sets of one file, read by h5py.
+
+    `copy_of`: the URL, and the version, of which the file is the copy.
+    """
     first = leaves_of(nest)[0]
-    path = os.path.abspath(os.fsdecode(first.file.filename))
-    return Hdf5Rows(path, mapped(lambda leaf: leaf.name, nest), int(first.shape[0]))
+    path, identity = copy_of or (os.path.abspath(os.fsdecode(first.file.filename)), None)
+    return Hdf5Rows(path, mapped(lambda leaf: leaf.name, nest), int(first.shape[0]), identity)
 
 
 def _field(data: Any) -> tuple[Any, ...] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _engine
+from ..base.remote import is_url, without_query
 from ..errors import Error, NotFound
 from . import Failed
 
@@ -134,7 +135,7 @@ def counted(number: int, what: str) -> str:
 
 def is_tar(path: str) -> bool:
     """Whether a file is a tar archive, by its name."""
-    return path.lower().endswith(_TAR)
+    return without_query(path).lower().endswith(_TAR)
 
 
 def is_parquet(path: str) -> bool:
@@ -156,7 +157,7 @@ def find(patterns: Sequence[str]) -> list[str]:
         There is no such file.
     """
     try:
-        found = [str(path) for path in _engine.glob_files(list(patterns))]
+        found = _engine.glob_files(list(patterns))
     except NotFound as error:
         raise Failed(text_of(error), 2) from None
     # A pattern that the shell expanded includes index files, too.
@@ -209,7 +210,8 @@ def copied(paths: Sequence[str], writers: Sequence[Any]) -> Iterator[Survey]:
 def _results(passes: Sequence[tuple[str, Any, Future[Any]]]) -> Iterator[Survey]:
     try:
         # The engine reads a file twice.
-        with Bar(sum(os.path.getsize(path) for path, _, _ in passes), "B") as bar:
+        sizes = [os.path.getsize(path) for path, _, _ in passes if not is_url(path)]
+        with Bar(sum(sizes) if len(sizes) == len(passes) else 0, "B") as bar:
             for path, _, future in passes:
                 while not wait([future], timeout=_REDRAWN_S).done:
                     bar.show(sum(progress.bytes for _, progress, _ in passes) // 2)

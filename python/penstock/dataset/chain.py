@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import _engine
+from ..base import remote
 from ..base.fork_lock import ForkLock
 from ..errors import InvalidArgument
 from .passes import Passes
@@ -71,7 +72,7 @@ class Chain:
         return self._make(method, arguments, datasets(method, (self,)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._made_again, (self._stages(),)
+        return self._made_again, (self._stages(), remote.settings())
 
     # A chain may have more stages than Python's recursion limit: walk it in loops.
 
@@ -95,7 +96,10 @@ class Chain:
         return stages
 
     @classmethod
-    def _made_again(cls, stages: list[tuple[Any, ...]]) -> Dataset:
+    def _made_again(
+        cls, stages: list[tuple[Any, ...]], fetching: remote.Settings | None = None
+    ) -> Dataset:
+        remote.use(fetching)
         made: list[Dataset] = []
         for method, arguments, inputs, several in stages:
             of = tuple(made[number] for number in inputs)

@@ -13,6 +13,7 @@ from ..base.arguments import compression as compression_of
 from ..base.arguments import dtype_of, flag, integer, real, several, string, text
 from ..base.arguments import path as path_of
 from ..base.hdf5 import CACHE_BYTES, hdf5_call, opened, rows_of
+from ..base.remote import Identity, is_url, local_copy
 from ..errors import InvalidArgument
 from .arrow import column_names, fills_of
 from .chain import Chain
@@ -26,12 +27,21 @@ Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 Files: TypeAlias = "Path | Sequence[Path]"
 
 
-def of_hdf5(cls: type[Chain], nest: Any, operation: str, cache_bytes: int = CACHE_BYTES) -> Dataset:
-    """Return the rows of open data sets of one file, read natively where that can be."""
+def of_hdf5(
+    cls: type[Chain],
+    nest: Any,
+    operation: str,
+    cache_bytes: int = CACHE_BYTES,
+    copy_of: tuple[str, Identity] | None = None,
+) -> Dataset:
+    """Return the rows of open data sets of one file, read natively where that can be.
+
+    `copy_of`: the URL, and the version, of which the file is the copy.
+    """
     call = hdf5_call(nest, operation, cache_bytes)
     if call is not None:
-        return cls._make("hdf5", call)
-    rows = rows_of(nest)
+        return cls._make("hdf5", call if copy_of is None else (*copy_of, *call[2:]))
+    rows = rows_of(nest, copy_of)
     return cls._make("source_python", (rows, len(rows), "hdf5"))
 
 
@@ -55,8 +65,9 @@ class FileSources(Chain):
 
         Parameters
         ----------
-        files : path, pattern, or list of these
+        files : path, URL, pattern, or list of these
             ``*``, ``?`` and ``[...]`` as in a shell; the files of a pattern are sorted by name.
+            URLs, here and in every other source: see `penstock.remote_files`.
         compression : {"", "none", "gzip", "zlib"}
             "": detected for each file, by its first bytes or its name.
         stream : bool
@@ -118,9 +129,13 @@ class FileSources(Chain):
 
         A damaged chunk is a `DataLoss` of its rows that names file, data set, chunk and byte.
         """
+        copy_of = None
+        if isinstance(file, (str, bytes, os.PathLike)) and is_url(url := path_of(file, "hdf5")):
+            file, identity = local_copy(url)
+            copy_of = url, identity
         nest = opened(file, datasets, "hdf5")
         most = integer("cache_bytes", cache_bytes, 1, operation="hdf5")
-        return of_hdf5(cls, nest, "hdf5", most)
+        return of_hdf5(cls, nest, "hdf5", most, copy_of)
 
     @classmethod
     def parquet(

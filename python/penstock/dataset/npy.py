@@ -14,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from .. import _engine
+from ..base.remote import local_path
 from ..errors import DataLoss, Error, InvalidArgument, NotFound, OutOfMemory, System
 
 _MAGIC = b"\x93NUMPY"
@@ -76,7 +77,7 @@ class Stored:
         order: Any = "F" if header.fortran else "C"
         if header.nbytes == 0:
             return np.zeros(header.shape, header.dtype, order)
-        return np.memmap(self.path, header.dtype, "r", self.offset, header.shape, order)
+        return np.memmap(local_path(self.path), header.dtype, "r", self.offset, header.shape, order)
 
 
 def open_npy(path: str) -> Stored:
@@ -209,7 +210,9 @@ def _read_into(file: Any, to: np.ndarray[Any, Any]) -> int:
 
 def _opened(path: str, operation: str) -> IO[bytes]:
     try:
-        return open(path, "rb")
+        return open(local_path(path), "rb")
+    except Error:
+        raise
     except FileNotFoundError:
         raise NotFound(f"no such file: {path}", operation) from None
     except OSError as error:
