@@ -328,7 +328,7 @@ class PosixFileSystem final : public FileSystem {
   void will_open(const std::vector<std::string>& paths) noexcept override {
     std::vector<std::string> urls;
     std::ranges::copy_if(paths, std::back_inserter(urls), is_url);
-    if (!urls.empty()) remote_files(urls[0]).announce(urls);
+    if (!urls.empty()) announce_remote(urls);
   }
 
   std::vector<std::string> match_url(const std::string& url) override {

@@ -115,6 +115,10 @@ RemoteFiles& remote_files(const std::string& url) {
   return *access();
 }
 
+void announce_remote(const std::vector<std::string>& urls) noexcept {
+  if (access() != nullptr) access()->announce(urls);
+}
+
 std::shared_ptr<File> open_remote(const std::string& url, const File::Identity& identity) {
   if (identity.known()) return std::make_shared<RemoteFile>(url, identity);
   return std::make_shared<RemoteFile>(url, remote_files(url).find(url));

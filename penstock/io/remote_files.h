@@ -54,5 +54,7 @@ RemoteFiles& remote_files(const std::string& url);
 // A File by URL. Its copy is fetched when more than its first bytes are read. `identity` known: of
 // the version that was found before. Errors: as of FileSystem::open().
 std::shared_ptr<File> open_remote(const std::string& url, const File::Identity& identity = {});
+// RemoteFiles::announce(), if there is access.
+void announce_remote(const std::vector<std::string>& urls) noexcept;
 
 }  // namespace penstock

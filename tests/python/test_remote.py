@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -344,13 +345,18 @@ def test_an_unknown_kind_of_url_is_an_error():
         list(Dataset.lines("nosuch://a/b"))
 
 
-def test_closing_ends_a_wait_for_a_server(server):
+@pytest.mark.parametrize("kind", ["stream", "files", "processes"])
+def test_closing_ends_a_wait_for_a_server(kind, server):
     urls = [server.put(f"{n}.txt", lines(0, 100)) for n in range(2)]
     server.always["1.txt"] = "stall"
-    dataset = Dataset.lines(urls, stream=True, compression="none")
-    feed = dataset.build(workers=1)
+    dataset = Dataset.files(urls)
+    if kind == "stream":
+        dataset = Dataset.lines(urls, stream=True, compression="none")
+    elif kind == "processes":
+        dataset = dataset.map(crc_of_file)
+    feed = dataset.build(workers=1, use_multiprocessing=kind == "processes")
     begin = time.monotonic()
-    threading.Timer(0.5, feed.close).start()
+    threading.Timer(1.5, feed.close).start()
     with pytest.raises(penstock.Closed):
         for _ in feed:
             pass
@@ -428,10 +434,51 @@ def test_the_cache_keeps_its_size_and_what_was_used_last(server, cache):
     with dataset.build(workers=0) as feed:
         for n, batch in enumerate(feed):
             assert bytes(batch["bytes"][0]) == noise(MIB, n)
-            assert sum(entry.stat().st_size for entry in os.scandir(cache)) <= 10 * MIB
+            assert bytes_in(cache) <= 10 * MIB
     before = server.gets["29.bin"], server.gets["0.bin"]
     list(Dataset.files([urls[29], urls[0]]).build(workers=0))
     assert (server.gets["29.bin"], server.gets["0.bin"]) == (before[0], before[1] + 1)
+
+
+def test_a_stream_of_more_than_the_cache_keeps_its_size(server, cache):
+    penstock.remote_files(cache_bytes=8 * MIB)
+    urls = [server.put(f"{n}.txt", lines(n * 2000, (n + 1) * 2000, width=511)) for n in range(24)]
+    with Dataset.lines(urls, stream=True, compression="none").build(workers=0) as feed:
+        for n, line in enumerate(feed):
+            assert int(line) == n
+            if n % 500 == 0:
+                # Incomplete files have their whole size from the beginning.
+                assert bytes_in(cache) <= 10 * MIB
+                assert len(remote_copies_open(cache)) <= 10
+    assert all(server.sent[f"{n}.txt"] < 1.2 * MIB for n in range(24))  # each once
+
+
+def bytes_in(cache):
+    total = 0
+    for entry in os.scandir(cache):
+        with contextlib.suppress(FileNotFoundError):  # it was completed, or removed
+            total += entry.stat().st_size
+    return total
+
+
+def remote_copies_open(cache):
+    """The descriptors of copies, removed ones, too."""
+    found = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if entry.is_file()]
+    return [path for path in found if path.startswith(str(cache))]
+
+
+def test_a_child_that_was_forked_fetches_itself(server):
+    urls = [server.put(f"{n}.txt", lines(0, 10)) for n in range(2)]
+    assert numbers(Dataset.lines(urls[0])) == list(range(10))
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if numbers(Dataset.lines(urls[1]), workers=0) == list(range(10)) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert server.gets["1.txt"] == 1
 
 
 @each((INLINE, THREADS, PROCESSES))
@@ -543,6 +590,10 @@ def test_inspect_and_verify_take_urls(server, tmp_path, capsys):
     assert (found["path"], found["records"], found["examples"]) == (url, 10, 10)
     assert cli.main(["verify", f"{server.url}/{{a,a}}.tfrecord"]) == 0
     assert "2 files, 20 records" in capsys.readouterr().out
+    out = tmp_path / "copy.tfrecord"
+    assert cli.main(["convert", url, str(out)]) == 0
+    assert out.read_bytes() == server.files["a.tfrecord"]
+    capsys.readouterr()
     damaged = bytearray(server.files["a.tfrecord"])
     damaged[20] ^= 1
     assert cli.main(["verify", server.put("b.tfrecord", bytes(damaged))]) == 1

@@ -409,7 +409,7 @@ class Remote:
         self._known: dict[str, About] = {}
         self._failed: dict[str, tuple[float, Error]] = {}
         self._fetches: dict[str, Job] = {}  # by the path of the copy
-        self._ranges: dict[str, bool] = {}  # whether a host serves ranges
+        self._ranges: dict[str, bool] = {}  # whether the server sends parts of a file
         self._urls: dict[str, str] = {}  # by the name of the copy
         self._parts: dict[str, int] = {}  # incomplete files that this process writes
         self._evicting = threading.Lock()
@@ -563,10 +563,9 @@ class Remote:
         """Whether the server sends a part of a file: HTTP servers may send all of it instead."""
         if not hasattr(fs, "set_session") or not hasattr(fs, "encode_url"):
             return True
-        host = "/".join(url.split("/", 3)[:3])
         with self._lock:
-            if host in self._ranges:
-                return self._ranges[host]
+            if url in self._ranges:
+                return self._ranges[url]
 
         async def ask_for_a_byte() -> bool:
             session = await fs.set_session()
@@ -587,7 +586,7 @@ class Remote:
 
         served = bool(_persistently(url, "", call))
         with self._lock:
-            self._ranges[host] = served
+            self._ranges[url] = served
         return served
 
     @contextlib.contextmanager
@@ -678,10 +677,13 @@ class Remote:
                 same = os.stat(part).st_ino == os.fstat(fd).st_ino
             except FileNotFoundError:
                 same = False
-            if same:
+            complete = os.path.exists(path)
+            if same and not complete:
                 break
+            if same:
+                os.unlink(part)
             os.close(fd)
-            if os.path.exists(path):
+            if complete:
                 yield None
                 return
         self._parts[part] = fd
