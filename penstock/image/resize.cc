@@ -48,39 +48,6 @@ SumRows best_sum() { return __builtin_cpu_supports("avx2") ? sum_avx2 : sum_plai
 SumRows best_sum() { return sum_plain; }
 #endif
 
-// Weighted sums of pixels that are side by side.
-template <int kChannels>
-void sum_pixels(const uint8_t* in, uint8_t* to, const AxisWeights& axis, int count, bool flip) {
-  const int first = axis.first_input();
-  for (int i = 0; i < count; ++i) {
-    const uint8_t* at = in + (axis.begin(i) - first) * kChannels;
-    const int32_t* weights = axis.weights(i);
-    const int taps = axis.taps(i);
-    int32_t sums[kChannels];
-    for (int32_t& sum : sums) sum = kHalf;
-    for (int k = 0; k < taps; ++k) {
-      for (int c = 0; c < kChannels; ++c) sums[c] += at[k * kChannels + c] * weights[k];
-    }
-    uint8_t* pixel = to + (flip ? count - 1 - i : i) * kChannels;
-    for (int c = 0; c < kChannels; ++c) pixel[c] = rounded(sums[c]);
-  }
-}
-
-// Of any number of channels.
-void sum_pixels_of(int channels, const uint8_t* in, uint8_t* to, const AxisWeights& axis, int count,
-                   bool flip) {
-  const int first = axis.first_input();
-  for (int i = 0; i < count; ++i) {
-    const uint8_t* at = in + (axis.begin(i) - first) * channels;
-    const int32_t* weights = axis.weights(i);
-    for (int c = 0; c < channels; ++c) {
-      int32_t sum = kHalf;
-      for (int k = 0; k < axis.taps(i); ++k) sum += at[k * channels + c] * weights[k];
-      to[(flip ? count - 1 - i : i) * channels + c] = rounded(sum);
-    }
-  }
-}
-
 }  // namespace
 
 void Resizer::begin(const ResizeSpec& spec, RowSink& sink) {
@@ -109,22 +76,12 @@ void Resizer::take(const uint8_t* row) {
 }
 
 void Resizer::resize_row(const uint8_t* row, uint8_t* to) const {
-  const int count = spec_.x.count;
   if (spec_.x.identity() && !spec_.flip_x) {
-    const int begin = static_cast<int>(spec_.x.begin) + spec_.x.first - x_.first_input();
+    const int begin = static_cast<int>(spec_.x.begin) + spec_.x.first - x_.axis().first_input();
     std::memcpy(to, row + begin * spec_.channels, row_bytes_);
     return;
   }
-  switch (spec_.channels) {
-    case 1:
-      return sum_pixels<1>(row, to, x_, count, spec_.flip_x);
-    case 3:
-      return sum_pixels<3>(row, to, x_, count, spec_.flip_x);
-    case 4:
-      return sum_pixels<4>(row, to, x_, count, spec_.flip_x);
-    default:
-      return sum_pixels_of(spec_.channels, row, to, x_, count, spec_.flip_x);
-  }
+  x_.row(row, to, spec_.channels, spec_.flip_x);
 }
 
 void Resizer::give(int place) {

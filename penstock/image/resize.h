@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "penstock/image/horizontal.h"
 #include "penstock/image/image.h"
 #include "penstock/image/resize_filter.h"
 
@@ -28,8 +29,8 @@ class Resizer : public RowTaker {
   // The input that is needed: rows [first_row(), end_row()), and of each these columns.
   int first_row() const { return y_.first_input(); }
   int end_row() const { return y_.end_input(); }
-  int first_column() const { return x_.first_input(); }
-  int end_column() const { return x_.end_input(); }
+  int first_column() const { return x_.axis().first_input(); }
+  int end_column() const { return x_.axis().end_input(); }
 
   // The next row, from first_row() on. `row` points to column first_column().
   void take(const uint8_t* row) override;
@@ -41,7 +42,8 @@ class Resizer : public RowTaker {
 
   ResizeSpec spec_;
   RowSink* sink_ = nullptr;
-  AxisWeights x_, y_;
+  HorizontalPass x_;
+  AxisWeights y_;
   int row_ = 0;    // the next input row
   int place_ = 0;  // the next wanted row
   int kept_rows_ = 0;

@@ -62,8 +62,8 @@ std::optional<Filter> filter_named(std::string_view name) {
   return std::nullopt;
 }
 
-void AxisWeights::reset(const AxisScale& scale) {
-  if (scale == scale_) return;
+bool AxisWeights::reset(const AxisScale& scale) {
+  if (scale == scale_) return false;
   scale_ = {};  // and stays so if there is no memory
   places_.resize(static_cast<size_t>(scale.count));
   if (scale.filter == Filter::kNearest) {
@@ -78,6 +78,7 @@ void AxisWeights::reset(const AxisScale& scale) {
     end_input_ = std::max(end_input_, place.begin + place.taps);
   }
   scale_ = scale;
+  return true;
 }
 
 void AxisWeights::find_nearest(const AxisScale& axis) {

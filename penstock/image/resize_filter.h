@@ -36,9 +36,9 @@ class AxisWeights {
  public:
   static constexpr int kBits = 22;
 
-  // Nothing is computed if the scale is the one of the last call. REQUIRED: 0 <= begin < end <= in,
-  // the wanted places exist.
-  void reset(const AxisScale& scale);
+  // False: the scale is that of the last call, and nothing is computed. REQUIRED: 0 <= begin < end
+  // <= in, the wanted places exist.
+  bool reset(const AxisScale& scale);
 
   // Of the i-th wanted place: its first input place, their number, their weights.
   int begin(int i) const { return places_[static_cast<size_t>(i)].begin; }

@@ -73,14 +73,14 @@ class Names : public nlohmann::json_sax<Json> {
   int depth_ = 0;
 };
 
-struct Header {
+struct FileHeader {
   Json json;
   std::map<std::string, size_t> places;
 };
-Header parse(const std::string& path, const std::string& text) {
+FileHeader parse(const std::string& path, const std::string& text) {
   Names names(path);
   const bool whole = Json::sax_parse(text, &names);
-  Header header{whole ? Json::parse(text) : Json(), std::move(names.places)};
+  FileHeader header{whole ? Json::parse(text) : Json(), std::move(names.places)};
   if (!header.json.is_object()) {
     throw damaged_file(path, "its header, from byte 8 on, is no JSON object");
   }
@@ -186,7 +186,7 @@ SafetensorsReader::SafetensorsReader(std::shared_ptr<File> file) : file_(std::mo
   std::string text(length, '\0');
   const File::Segment header{kLengthBytes, reinterpret_cast<std::byte*>(text.data()), length};
   if (length > 0) file_->read({&header, 1});
-  const Header head = parse(path(), text);
+  const FileHeader head = parse(path(), text);
   const uint64_t data_begin = kLengthBytes + length;
   for (const auto& [name, value] : head.json.items()) {
     if (name != "__metadata__") {
