@@ -185,7 +185,7 @@ class RowGroupRows : public Indexed {
         for (uint32_t i : part.rows) fail(error, positions[i], out, row + i);
         return true;
       } catch (const Raised& raised) {
-        if (!raised.trouble() && context_.watch->interrupted(std::current_exception())) throw;
+        if (!raised.is_error() && context_.watch->interrupted(std::current_exception())) throw;
         for (uint32_t i : part.rows) {
           out.fail(row + i, {stage_.title_, positions[i], std::current_exception()});
         }
@@ -270,7 +270,7 @@ class RowGroupRows : public Indexed {
           if (error.code() == Code::kOutOfMemory) throw;
           return;  // its rows fail when they are read
         } catch (const Raised& raised) {
-          if (!raised.trouble() && context_.watch->interrupted(std::current_exception())) throw;
+          if (!raised.is_error() && context_.watch->interrupted(std::current_exception())) throw;
           return;
         }
       }
