@@ -75,6 +75,19 @@ def test_classes_and_names_can_be_chosen(folder):
     assert len(Dataset.image_folder(folder, include="*.txt")) == 1
 
 
+def test_all_formats_that_are_decoded_are_listed(tmp_path):
+    (tmp_path / "cat").mkdir()
+    kinds = {"bmp": "BMP", "GIF": "GIF", "jpeg": "JPEG", "pgm": "PPM", "ppm": "PPM", "webp": "WEBP"}
+    for suffix, kind in kinds.items():
+        pixels = picture(9, 6, channels=1 if suffix == "pgm" else 3)
+        (tmp_path / "cat" / f"{suffix.lower()}.{suffix}").write_bytes(encoded(pixels, kind))
+    (tmp_path / "cat" / "a.tif").write_bytes(b"II*\0")
+    decoded = list(Dataset.image_folder(tmp_path).map(image.decode()))
+    names = [os.path.basename(str(element["path"])) for element in decoded]
+    assert names == ["bmp.bmp", "gif.GIF", "jpeg.jpeg", "pgm.pgm", "ppm.ppm", "webp.webp"]
+    assert all(element["image"].shape == (6, 9, 3) for element in decoded)
+
+
 @pytest.mark.parametrize("split", [0.1, 0.2, 0.5, 0.85])
 def test_a_split_has_every_file_once_and_is_balanced(folder, split):
     options = {"validation_split": split, "seed": 3}
