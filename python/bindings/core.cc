@@ -183,9 +183,9 @@ void Core::start_plan(uint32_t threads) {
   });
 }
 
-void Core::run_plan_thread(uint32_t worker) {
+void Core::run_plan_thread(uint32_t worker, [[maybe_unused]] bool functions) {
 #ifndef Py_GIL_DISABLED
-  ring().set_exclusive(true);
+  if (functions) ring().set_exclusive(true);
 #endif
   WithoutGil unlocked;
   std::unique_ptr<TicketRunner> chain = engine_->make_worker(false);
@@ -261,7 +261,7 @@ void bind_core(nb::module_& m) {
       .def("check_open", &Core::check_open)
       .def("count_restart", &Core::count_restart)
       .def("start_plan", &Core::start_plan)
-      .def("run_plan_thread", &Core::run_plan_thread)
+      .def("run_plan_thread", &Core::run_plan_thread, nb::arg("worker"), nb::arg("functions"))
       .def("start_stream_reader", &Core::start_stream_reader)
       .def("run_stream_reader", &Core::run_stream_reader, nb::call_guard<WithoutGil>())
       .def("begin_pass", &Core::begin_pass)

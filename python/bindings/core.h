@@ -88,9 +88,10 @@ class Core {
   void run_thread(uint32_t worker, nanobind::object source, nanobind::object collate,
                   nanobind::object update);
   void set_inline(nanobind::object source, nanobind::object collate, nanobind::object update);
-  // For a Dataset: native threads (0: in line), or one of Python's threads.
+  // For a Dataset: native threads (0: in line), or one of Python's threads. `functions`: the plan
+  // calls functions of the user's, so that threads may wait for the GIL.
   void start_plan(uint32_t threads);
-  void run_plan_thread(uint32_t worker);
+  void run_plan_thread(uint32_t worker, bool functions);
   // For a Dataset with a stream: the stream reader runs on a thread of the engine, or one of
   // Python's.
   void start_stream_reader();

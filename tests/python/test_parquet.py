@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -275,6 +276,28 @@ def test_each_row_group_is_decoded_once(files, monkeypatch):
             with chain.batch(8).build(workers=workers) as feed:
                 list(feed)
             assert sorted(counting.decoded) == list(range(7))
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_threads_decode_row_groups_side_by_side(tmp_path, monkeypatch, shuffled):
+    from penstock.dataset.parquet import RowGroups
+
+    path = tmp_path / "x.parquet"
+    pq.write_table(table_of(0, ROWS), path, row_group_size=20)
+    together = threading.Barrier(2)
+    decode = RowGroups.__call__
+
+    def call(groups, number):
+        together.wait(30)  # in pairs, or the row group is lost
+        return decode(groups, number)
+
+    monkeypatch.setattr(RowGroups, "__call__", call)
+    chain = Dataset.parquet(path)
+    if shuffled:
+        chain = chain.shuffle(seed=1, block=20, window=4)
+    with chain.batch(8).build(workers=2) as feed:
+        assert sum(len(batch["n"]) for batch in feed) == ROWS
+        together.abort()  # of the next epoch
 
 
 def test_aligned_blocks_are_decoded_once_in_a_cache_of_a_window(tmp_path, monkeypatch):

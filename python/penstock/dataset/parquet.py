@@ -12,6 +12,9 @@ from ..errors import DataLoss, InvalidArgument, NotFound, System
 
 # Files whose footers are read at a time.
 _FOOTERS = 16
+# Row groups of at least so many bytes are also decoded by several of pyarrow's threads. For smaller
+# ones, handing the columns over takes longer than decoding them.
+_SHARED_BYTES = 16 << 20
 
 
 def pyarrow_parquet(operation: str) -> Any:
@@ -167,8 +170,9 @@ class RowGroups:
         NotFound, System
         """
         pq = pyarrow_parquet("parquet")
-        file, group, _, _ = self.groups[number]
+        file, group, _, size = self.groups[number]
         path = self.paths[file]
+        shared = size >= _SHARED_BYTES
         if Stamp.of(path) != self._stamps[file]:
             raise DataLoss(
                 f"{path} changed since this Dataset was made: make the Dataset again", "parquet"
@@ -176,11 +180,11 @@ class RowGroups:
         try:
             metadata = self._footers.get(file)
             with pq.ParquetFile(
-                path, metadata=metadata, pre_buffer=True, page_checksum_verification=True
+                path, metadata=metadata, pre_buffer=shared, page_checksum_verification=True
             ) as opened:
                 if metadata is None:
                     self._footers[file] = opened.metadata
-                return opened.read_row_group(group, columns=self._read)
+                return opened.read_row_group(group, columns=self._read, use_threads=shared)
         except MemoryError:
             raise
         except Exception as error:

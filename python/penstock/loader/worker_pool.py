@@ -179,7 +179,8 @@ class WorkerPool:
     def _start_thread(self, worker: int) -> None:
         info, collate, core = self.info, self.collate, self.core
         # A worker of a Dataset refers to the core and not to the pool; see `Running`.
-        serve = core.run_plan_thread
+        functions = info.functions
+        serve = lambda w: core.run_plan_thread(w, functions)  # noqa: E731
         if info.kind != "chain":
             changed = self._changed
             serve = lambda w: core.run_thread(w, info.source, collate, changed)  # noqa: E731
