@@ -51,14 +51,14 @@ Map map_between(const Corners& from, const Corners& to) {
 }  // namespace
 
 Map map_of(const Affine& affine, double centre_x, double centre_y) {
-  // The image is sheared horizontally, then vertically, turned and scaled; this is the inverse.
+  // The image is scaled, sheared horizontally, then vertically, and turned; this is the inverse.
   const double angle = affine.degrees, shear_y = affine.shear_y;
   const double across = cosine_of_degrees(angle - shear_y) / cosine_of_degrees(shear_y);
   const double down = sine_of_degrees(angle - shear_y) / cosine_of_degrees(shear_y);
   const double tangent = tangent_of_degrees(affine.shear_x);
-  const double a = (cosine_of_degrees(angle) - down * tangent) / affine.scale;
-  const double b = (sine_of_degrees(angle) + across * tangent) / affine.scale;
-  const double d = -down / affine.scale, e = across / affine.scale;
+  const double a = (cosine_of_degrees(angle) - down * tangent) / affine.scale_x;
+  const double b = (sine_of_degrees(angle) + across * tangent) / affine.scale_x;
+  const double d = -down / affine.scale_y, e = across / affine.scale_y;
   const double x = centre_x + affine.move_x, y = centre_y + affine.move_y;
   return {a, b, centre_x - a * x - b * y, d, e, centre_y - d * x - e * y};
 }
@@ -69,7 +69,8 @@ Map random_affine(int width, int height, const AffineRanges& ranges, RandomStrea
   affine.degrees = between(ranges.degrees, rng);
   affine.move_x = std::nearbyint(between({-most_x, most_x}, rng));
   affine.move_y = std::nearbyint(between({-most_y, most_y}, rng));
-  affine.scale = between(ranges.scale, rng);
+  affine.scale_x = between(ranges.scale, rng);
+  affine.scale_y = ranges.scale_y ? between(*ranges.scale_y, rng) : affine.scale_x;
   affine.shear_x = between(ranges.shear_x, rng);
   affine.shear_y = between(ranges.shear_y, rng);
   return map_of(affine, (width - 1) / 2.0, (height - 1) / 2.0);

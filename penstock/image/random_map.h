@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "penstock/base/random.h"
 #include "penstock/image/random_crop.h"
 #include "penstock/image/warp.h"
@@ -11,7 +13,7 @@ namespace penstock::image {
 struct Affine {
   double degrees = 0;  // clockwise
   double move_x = 0, move_y = 0;
-  double scale = 1;  // above 1 magnifies
+  double scale_x = 1, scale_y = 1;  // above 1 magnifies; before the turn
   double shear_x = 0, shear_y = 0;
 };
 Map map_of(const Affine& affine, double centre_x, double centre_y);
@@ -21,6 +23,7 @@ struct AffineRanges {
   Range degrees;                            // clockwise
   double translate_x = 0, translate_y = 0;  // at most so much of the width, of the height
   Range scale{1, 1};                        // above 1 magnifies
+  std::optional<Range> scale_y;             // nullopt: along y by the same number as along x
   Range shear_x, shear_y;
 };
 

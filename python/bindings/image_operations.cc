@@ -114,14 +114,15 @@ void bind_image_operations(nb::module_& m) {
   });
   m.def("image_random_affine",
         [](std::array<double, 2> degrees, std::array<double, 2> translate,
-           std::array<double, 2> scale, std::array<double, 4> shear, const std::string& fill,
+           const std::vector<double>& scale, std::array<double, 4> shear, const std::string& fill,
            double value, const std::string& sampling, image::Fields fields) {
           const char* const name = "image.random_affine";
           image::AffineRanges ranges;
           ranges.degrees = {degrees[0], degrees[1]};
           ranges.translate_x = translate[0];
           ranges.translate_y = translate[1];
-          ranges.scale = {scale[0], scale[1]};
+          ranges.scale = {scale.at(0), scale.at(1)};
+          if (scale.size() == 4) ranges.scale_y = image::Range{scale[2], scale[3]};
           ranges.shear_x = {shear[0], shear[1]};
           ranges.shear_y = {shear[2], shear[3]};
           return mutable_image_op(image::random_affine(

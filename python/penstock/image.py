@@ -297,8 +297,9 @@ def random_affine(
     translate : pair of float
         The greatest move to the right or left, and up or down, as a part of the width and of the
         height; 0 to 1. Moves are whole pixels.
-    scale : pair of float
-        Above 1 magnifies. From 0.01 to 100.
+    scale : (least, greatest) or (least x, greatest x, least y, greatest y)
+        Above 1 magnifies. One number for both directions, or with four one for each. From 0.01 to
+        100.
     shear : float, (least, greatest) or (least x, greatest x, least y, greatest y)
         The range of the angles; one number s is ``(-s, s)``. Along y only if four are given. From
         -80 to 80.
@@ -316,7 +317,7 @@ def random_affine(
         "image_random_affine",
         _range("degrees", degrees, name),
         _pair("translate", translate, name),
-        _pair("scale", scale, name),
+        _numbers("scale", scale, name, (2, 4)),
         [*sheared, 0.0, 0.0][:4],
         *_fill(fill, name),
         string("interpolation", interpolation, name),
@@ -706,22 +707,26 @@ def _pair(name: str, value: Any, operation: str) -> list[float]:
     return pair
 
 
+def _numbers(name: str, values: Any, operation: str, lengths: Sequence[int]) -> list[float]:
+    given = [real(name, each, operation) for each in several(name, values, "numbers", operation)]
+    if len(given) in lengths:
+        return given
+    raise InvalidArgument(
+        f"{name} is {values!r}; give {' or '.join(str(length) for length in lengths)} numbers",
+        operation,
+    )
+
+
 def _range(name: str, value: Any, operation: str, lengths: Sequence[int] = (1, 2)) -> list[float]:
     """One number d is (-d, d)."""
-    if not hasattr(value, "__iter__"):
-        most = real(name, value, operation)
-        if most < 0:
-            raise InvalidArgument(
-                f"{name} is {value!r}; give 0 or more, or the least and the greatest", operation
-            )
-        return [-most, most]
-    given = [real(name, each, operation) for each in several(name, value, "numbers", operation)]
-    if len(given) not in lengths[1:]:
+    given = _numbers(name, value if hasattr(value, "__iter__") else [value], operation, lengths)
+    if len(given) > 1:
+        return given
+    if given[0] < 0:
         raise InvalidArgument(
-            f"{name} is {value!r}; give {' or '.join(str(length) for length in lengths)} numbers",
-            operation,
+            f"{name} is {value!r}; give 0 or more, or the least and the greatest", operation
         )
-    return given
+    return [-given[0], given[0]]
 
 
 def _factors(name: str, value: Any, operation: str) -> list[float]:

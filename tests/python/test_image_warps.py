@@ -26,7 +26,7 @@ def turned(degrees=0.0, scale=1.0, shear=(0.0, 0.0)) -> np.ndarray:
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     along_x = np.array([[1, -np.tan(x)], [0, 1]])
     along_y = np.array([[1, 0], [-np.tan(y), 1]])
-    return np.linalg.inv(scale * turn @ along_y @ along_x)
+    return np.linalg.inv(turn @ along_y @ along_x @ np.diag(np.broadcast_to(scale, 2)))
 
 
 def by_scipy(pixels, inverse, fill, order=1, move=(0, 0)) -> np.ndarray:
@@ -47,7 +47,8 @@ def by_scipy(pixels, inverse, fill, order=1, move=(0, 0)) -> np.ndarray:
 def exactly(degrees=0.0, scale=1.0, shear=(0.0, 0.0), **more):
     """The operation whose ranges have one value."""
     both = [shear[0], shear[0], shear[1], shear[1]]
-    return image.random_affine((degrees, degrees), (0, 0), (scale, scale), both, **more)
+    sizes = np.repeat(scale, 2)  # of one number, or of x and y
+    return image.random_affine((degrees, degrees), (0, 0), sizes, both, **more)
 
 
 @pytest.mark.parametrize("fill", FILLS)
@@ -59,7 +60,7 @@ def test_an_affine_map_is_scipys_within_one(fill, size):
             {"degrees": 17.3},
             {"degrees": -130, "scale": 0.41},
             {"degrees": 4, "scale": 3.7, "shear": (13, 0)},
-            {"degrees": 211, "scale": 1.1, "shear": (-31, 22)},
+            {"degrees": 211, "scale": (0.6, 1.4), "shear": (-31, 22)},
         ):
             got = one(pixels, exactly(**arguments, fill=fill))
             wanted = by_scipy(pixels, turned(**arguments), fill)
@@ -230,6 +231,14 @@ def test_ranges_are_covered_evenly_and_moves_are_whole_pixels():
         angles.append(np.rad2deg(angle))
         scales.append(rest[1, 1])
         shears.append(np.rad2deg(np.arctan(-rest[0, 1] / rest[1, 1])))
+    both = mapped([slope] * 200, image.random_affine(scale=(1.5, 2.5, 3, 4)))
+    across = [20 / (np.diff(g[15, 20:41, 0].astype(float)).sum() / 4) for g in both]
+    down = [10 / (np.diff(g[10:21, 30, 1].astype(float)).sum() / 8) for g in both]
+    assert 1.4 < min(across) < 1.6
+    assert 2.4 < max(across) < 2.7
+    assert 2.6 < min(down) < 3.2
+    assert 3.7 < max(down) < 4.6
+    assert abs(np.corrcoef(across, down)[0, 1]) < 0.3
     for values, least, most in ((angles, 10, 20), (scales, 1.5, 2.5), (shears, -8, 4)):
         spread = (most - least) / 10
         assert least - spread < min(values) < least + spread
@@ -316,6 +325,8 @@ def test_a_composition_gives_what_a_dataset_gives():
         (lambda: image.random_affine(translate=(0.5, 1.5)), r"translate is \(0.5, 1.5\)"),
         (lambda: image.random_affine(translate=0.5), "translate is 0.5"),
         (lambda: image.random_affine(scale=(0, 1)), r"scale is \(0, 1\)"),
+        (lambda: image.random_affine(scale=(1, 1, 1)), "give 2 or 4 numbers"),
+        (lambda: image.random_affine(scale=(1, 1, 2, 1)), r"scale is \(2, 1\)"),
         (lambda: image.random_affine(scale=(2, 1)), r"scale is \(2, 1\)"),
         (lambda: image.random_affine(shear=(1, 2, 3)), "give 1 or 2 or 4 numbers"),
         (lambda: image.random_affine(shear=85), r"shear is \(-85, 85\)"),

@@ -48,14 +48,19 @@ class RandomAffineStep : public WarpStep {
              "; give two numbers from 0 to 1");
     }
     check_range("scale", ranges.scale, 0.01, 100);
+    if (ranges.scale_y) check_range("scale", *ranges.scale_y, 0.01, 100);
     check_range("shear", ranges.shear_x, -80, 80);
     check_range("shear", ranges.shear_y, -80, 80);
   }
   std::string arguments() const override {
     auto pair = [](const Range& range) { return listed({range.least, range.greatest}); };
+    std::vector<double> scale{ranges_.scale.least, ranges_.scale.greatest};
+    if (ranges_.scale_y) {
+      scale.insert(scale.end(), {ranges_.scale_y->least, ranges_.scale_y->greatest});
+    }
     return "degrees=" + pair(ranges_.degrees) +
            ", translate=" + listed({ranges_.translate_x, ranges_.translate_y}) +
-           ", scale=" + pair(ranges_.scale) + ", shear=" +
+           ", scale=" + listed(scale) + ", shear=" +
            listed({ranges_.shear_x.least, ranges_.shear_x.greatest, ranges_.shear_y.least,
                    ranges_.shear_y.greatest}) +
            ", " + fill();
