@@ -77,7 +77,7 @@ def ours(size: Size) -> Figures:
         .map(image.normalize(MEAN, STD, fields=""))
         .batch(BATCH)
     )
-    with closing(dataset.repeat(size.rounds).build(workers=WORKERS)) as feed:
+    with closing(dataset.repeat(size.rounds).build(workers=WORKERS, max_queue_size=AHEAD)) as feed:
         return measure(size, lambda: feed)
 
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #if defined(__x86_64__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace penstock::image {
@@ -33,7 +33,7 @@ auto weight_of(int64_t at) {
   if constexpr (sizeof(T) == 1) {
     return static_cast<int32_t>(at >> (kPlaces - kWeightBits) & (kWhole - 1));
   } else {
-    return static_cast<float>(at & (kPixel - 1)) * 0x1p-24F;
+    return static_cast<float>(static_cast<int32_t>(at & (kPixel - 1))) * 0x1p-24F;
   }
 }
 
@@ -187,7 +187,8 @@ T value_of(double value) {
 
 // A pixel anywhere. kChannels 0: any number.
 template <class T, int kChannels>
-void sample(const ImageView& in, const WarpOptions& options, int64_t x, int64_t y, T* to) {
+[[gnu::noinline]] void sample(const ImageView& in, const WarpOptions& options, int64_t x, int64_t y,
+                              T* to) {
   const int channels = kChannels > 0 ? kChannels : in.channels;
   Neighbours across, down;
   const int64_t rounding = in.width / 2 + 1;
@@ -214,51 +215,188 @@ void sample(const ImageView& in, const WarpOptions& options, int64_t x, int64_t 
   }
 }
 
-// Pixels of which most lie inside the image.
+// The coordinates of pixels in a row of the result, one step apart.
+struct Walk {
+  int64_t x, y, step_x, step_y;
+
+  Walk from(int i) const { return {x + i * step_x, y + i * step_y, step_x, step_y}; }
+};
+
+// Pixels [first, end) of a row.
+struct Span {
+  int first, end;
+};
+
+// Those of `count` pixels whose coordinate along one axis is in [0, most).
+Span inside(int64_t at, int64_t step, int64_t most, int count) {
+  int64_t first = 0, end = count;
+  if (step > 0) {
+    if (at < 0) first = (-at + step - 1) / step;
+    end = at < most ? (most - at + step - 1) / step : 0;
+  } else if (step < 0) {
+    if (at >= most) first = (at - most) / -step + 1;
+    end = at >= 0 ? at / -step + 1 : 0;
+  } else if (at < 0 || at >= most) {
+    end = 0;
+  }
+  return {static_cast<int>(std::min<int64_t>(first, count)),
+          static_cast<int>(std::min<int64_t>(end, count))};
+}
+
+// Pixels whose neighbours are in memory; `to` has room for kWritten values at the last one.
 template <class T, int kChannels>
-void sample_row(const ImageView& in, const WarpOptions& options, const int64_t* xs,
-                const int64_t* ys, int count, T* to) {
-  const bool nearest = options.sampling == Sampling::kNearest;
-  const int64_t up = nearest ? kPixel / 2 : 0;  // to the nearest pixel
-  // Coordinates below these have all that is read in their rows.
-  constexpr int kReads = kRead<T, kChannels>;
-  const int columns =
-      nearest ? in.width - 1 : std::max(0, (in.width * kChannels - kReads) / kChannels + 1);
-  const bool wide = nearest || in.width * kChannels >= kReads;
-  const uint64_t most_x = wide ? static_cast<uint64_t>(columns) << kPlaces : 0;
-  const uint64_t most_y = static_cast<uint64_t>(in.height - 1) << kPlaces;
-  const int most = (count * kChannels - kWritten<T, kChannels>) / kChannels;
-  for (int i = 0; i < count; ++i, to += kChannels) {
-    const auto x = static_cast<uint64_t>(xs[i]), y = static_cast<uint64_t>(ys[i]);
-    if (x >= most_x || y >= most_y || i > most) {
-      sample<T, kChannels>(in, options, xs[i], ys[i], to);
-      continue;
-    }
-    const T* from = row_of<T>(in, (ys[i] + up) >> kPlaces) + ((xs[i] + up) >> kPlaces) * kChannels;
-    if (nearest) {
-      std::memcpy(to, from, kChannels * sizeof(T));
-    } else {
-      const T* below =
-          reinterpret_cast<const T*>(reinterpret_cast<const uint8_t*>(from) + in.stride);
-      blend<T, kChannels>(from, below, weight_of<T>(xs[i]), weight_of<T>(ys[i]), to);
-    }
+void blend_run(const ImageView& in, Walk at, int count, T* to) {
+  // Copies, which the compiler knows not to change when a pixel is written.
+  const uint8_t* const data = in.data;
+  const size_t stride = in.stride;
+  for (int i = 0; i < count; ++i, to += kChannels, at = at.from(1)) {
+    const uint8_t* const row = data + static_cast<size_t>(at.y >> kPlaces) * stride;
+    const int64_t column = (at.x >> kPlaces) * kChannels;
+    blend<T, kChannels>(reinterpret_cast<const T*>(row) + column,
+                        reinterpret_cast<const T*>(row + stride) + column, weight_of<T>(at.x),
+                        weight_of<T>(at.y), to);
   }
 }
 
+#if defined(__x86_64__)
+// The same, two pixels at a time; the integers are the same.
+template <int kChannels>
+__attribute__((target("avx2"))) void blend_run_avx2(const ImageView& in, Walk at, int count,
+                                                    uint8_t* to) {
+  constexpr int kDown = kWeightBits - kKept, kAcross = kWeightBits + kKept;
+  const uint8_t* const data = in.data;
+  const size_t stride = in.stride;
+  const __m256i zero = _mm256_setzero_si256();
+  const __m256i half_down = _mm256_set1_epi32(1 << (kDown - 1));
+  const __m256i half_across = _mm256_set1_epi32(1 << (kAcross - 1));
+  for (; count >= 2; count -= 2, to += 2 * kChannels) {
+    __m128i both[2];
+    __m256i down[2], across[2];
+    for (int k = 0; k < 2; ++k, at = at.from(1)) {
+      const int64_t x = at.x, y = at.y;
+      const uint8_t* const top =
+          data + static_cast<size_t>(y >> kPlaces) * stride + (x >> kPlaces) * kChannels;
+      both[k] = _mm_unpacklo_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(top)),
+                                  _mm_loadl_epi64(reinterpret_cast<const __m128i*>(top + stride)));
+      // Both weights of a pair: kWhole - w, and w above it.
+      across[k] = _mm256_set1_epi32(kWhole + weight_of<uint8_t>(x) * 0xFFFF);
+      down[k] = _mm256_set1_epi32(kWhole + weight_of<uint8_t>(y) * 0xFFFF);
+    }
+    const __m256i bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(both[0]), both[1], 1);
+    const __m256i vertical = _mm256_blend_epi32(down[0], down[1], 0xF0);
+    const __m256i low = _mm256_madd_epi16(_mm256_unpacklo_epi8(bytes, zero), vertical);
+    const __m256i high = _mm256_madd_epi16(_mm256_unpackhi_epi8(bytes, zero), vertical);
+    const __m256i pair =
+        _mm256_packs_epi32(_mm256_srai_epi32(_mm256_add_epi32(low, half_down), kDown),
+                           _mm256_srai_epi32(_mm256_add_epi32(high, half_down), kDown));
+    const __m256i sum =
+        _mm256_madd_epi16(_mm256_unpacklo_epi16(pair, _mm256_srli_si256(pair, 2 * kChannels)),
+                          _mm256_blend_epi32(across[0], across[1], 0xF0));
+    const __m256i values = _mm256_srai_epi32(_mm256_add_epi32(sum, half_across), kAcross);
+    const __m256i words = _mm256_packs_epi32(values, values);
+    const __m256i pixels = _mm256_packus_epi16(words, words);
+    const int32_t first = _mm_cvtsi128_si32(_mm256_castsi256_si128(pixels));
+    const int32_t second = _mm_cvtsi128_si32(_mm256_extracti128_si256(pixels, 1));
+    std::memcpy(to, &first, 4);
+    std::memcpy(to + kChannels, &second, 4);
+  }
+  _mm256_zeroupper();  // GCC leaves it out before a call at the end, and SSE would be slow
+  blend_run<uint8_t, kChannels>(in, at, count, to);
+}
+#endif
+
+template <class T, int kChannels>
+auto best_run() {
+#if defined(__x86_64__)
+  if constexpr (sizeof(T) == 1 && kChannels >= 3) {
+    if (__builtin_cpu_supports("avx2")) return blend_run_avx2<kChannels>;
+  }
+#endif
+  return blend_run<T, kChannels>;
+}
+
+// Pixels of which most lie inside the image.
+template <class T, int kChannels>
+void sample_row(const ImageView& in, const WarpOptions& options, const Walk& at, int count, T* to) {
+  static const auto blend_best = best_run<T, kChannels>();
+  const bool nearest = options.sampling == Sampling::kNearest;
+  // Coordinates below these have all that is read in their rows.
+  constexpr int kReads = kRead<T, kChannels>;
+  const int values = in.width * kChannels;
+  const int columns = nearest            ? in.width - 1
+                      : values >= kReads ? (values - kReads) / kChannels + 1
+                                         : 0;
+  // Of the pixels behind it, blend would write beyond the row.
+  const int last = (count * kChannels - kWritten<T, kChannels> + kChannels) / kChannels;
+  const Span across = inside(at.x, at.step_x, columns * kPixel, count);
+  const Span down = inside(at.y, at.step_y, (in.height - 1) * kPixel, count);
+  const int first = std::max(across.first, down.first);
+  const int end = std::max(first, std::min({across.end, down.end, last}));
+  auto sample_each = [&](int from, int until) {
+    for (int i = from; i < until; ++i) {
+      const Walk place = at.from(i);
+      sample<T, kChannels>(in, options, place.x, place.y, to + i * kChannels);
+    }
+  };
+  sample_each(0, first);
+  if (nearest) {
+    for (int i = first; i < end; ++i) {
+      const Walk place = at.from(i);
+      const T* const row = row_of<T>(in, (place.y + kPixel / 2) >> kPlaces);
+      std::memcpy(to + i * kChannels, row + ((place.x + kPixel / 2) >> kPlaces) * kChannels,
+                  kChannels * sizeof(T));
+    }
+  } else {
+    blend_best(in, at.from(first), end - first, to + first * kChannels);
+  }
+  sample_each(end, count);
+}
+
 template <class T>
-void sample_row(const ImageView& in, const WarpOptions& options, const int64_t* xs,
-                const int64_t* ys, int count, T* to) {
+void sample_row(const ImageView& in, const WarpOptions& options, const Walk& at, int count, T* to) {
   switch (in.channels) {
     case 1:
-      return sample_row<T, 1>(in, options, xs, ys, count, to);
+      return sample_row<T, 1>(in, options, at, count, to);
     case 3:
-      return sample_row<T, 3>(in, options, xs, ys, count, to);
+      return sample_row<T, 3>(in, options, at, count, to);
     case 4:
-      return sample_row<T, 4>(in, options, xs, ys, count, to);
+      return sample_row<T, 4>(in, options, at, count, to);
     default:
       for (int i = 0; i < count; ++i, to += in.channels) {
-        sample<T, 0>(in, options, xs[i], ys[i], to);
+        const Walk place = at.from(i);
+        sample<T, 0>(in, options, place.x, place.y, to);
       }
+  }
+}
+
+// The same of any map.
+template <class T>
+void sample_row(const ImageView& in, const WarpOptions& options, const Map& map, int y, int x0,
+                int x1, T* to) {
+  if (map.affine()) {
+    // A pixel's place does not depend on the columns that are wanted.
+    const Walk row{fixed(map.b * y + map.c), fixed(map.e * y + map.f), fixed(map.a), fixed(map.d)};
+    return sample_row(in, options, row.from(x0), x1 - x0, to);
+  }
+  constexpr double kFar = 1 << 30;
+  for (int x = x0; x < x1; ++x, to += in.channels) {
+    double w = map.g * x + map.h * y + 1;
+    if (std::fabs(w) < 1 / kFar) w = 1 / kFar;  // the horizon
+    const double across = std::clamp((map.a * x + map.b * y + map.c) / w, -kFar, kFar);
+    const double down = std::clamp((map.d * x + map.e * y + map.f) / w, -kFar, kFar);
+    sample<T, 0>(in, options, fixed(across), fixed(down), to);
+  }
+}
+
+// A row of the result crosses many rows of the image, where the hardware prefetches nothing. So an
+// image that fits into a core's cache is fetched first, from its beginning to its end.
+__attribute__((always_inline)) inline void fetch(const ImageView& in) {
+  constexpr size_t kLine = 64, kMostBytes = 1 << 20;
+  const size_t bytes = static_cast<size_t>(in.width) * static_cast<size_t>(in.pixel_bytes());
+  if (bytes * static_cast<size_t>(in.height) > kMostBytes) return;
+  for (int y = 0; y < in.height; ++y) {
+    const uint8_t* const row = in.row(y);
+    for (size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(row + i, 0, 2);
   }
 }
 
@@ -283,41 +421,17 @@ std::optional<Beyond> beyond_named(std::string_view name) {
 std::string_view name_of(Beyond beyond) { return kBeyonds[static_cast<size_t>(beyond)].first; }
 
 void Warper::begin(const ImageView& in, const Map& map, const WarpOptions& options) {
+  fetch(in);
   in_ = in;
   map_ = map;
   options_ = options;
 }
 
-void Warper::row(int y, int x0, int x1, uint8_t* to) {
-  const int count = x1 - x0;
-  xs_.resize(static_cast<size_t>(count));
-  ys_.resize(static_cast<size_t>(count));
-  const Map& map = map_;
-  if (map.affine()) {
-    // A pixel's place does not depend on the columns that are wanted.
-    const int64_t step_x = fixed(map.a), step_y = fixed(map.d);
-    const int64_t first_x = fixed(map.b * y + map.c) + x0 * step_x;
-    const int64_t first_y = fixed(map.e * y + map.f) + x0 * step_y;
-    for (int i = 0; i < count; ++i) {
-      xs_[static_cast<size_t>(i)] = first_x + i * step_x;
-      ys_[static_cast<size_t>(i)] = first_y + i * step_y;
-    }
-  } else {
-    constexpr double kFar = 1 << 30;
-    for (int i = 0; i < count; ++i) {
-      const double x = x0 + i;
-      double w = map.g * x + map.h * y + 1;
-      if (std::fabs(w) < 1 / kFar) w = 1 / kFar;  // the horizon
-      xs_[static_cast<size_t>(i)] =
-          fixed(std::clamp((map.a * x + map.b * y + map.c) / w, -kFar, kFar));
-      ys_[static_cast<size_t>(i)] =
-          fixed(std::clamp((map.d * x + map.e * y + map.f) / w, -kFar, kFar));
-    }
-  }
+void Warper::row(int y, int x0, int x1, uint8_t* to) const {
   if (in_.value_bytes == 1) {
-    sample_row(in_, options_, xs_.data(), ys_.data(), count, to);
+    sample_row(in_, options_, map_, y, x0, x1, to);
   } else {
-    sample_row(in_, options_, xs_.data(), ys_.data(), count, reinterpret_cast<float*>(to));
+    sample_row(in_, options_, map_, y, x0, x1, reinterpret_cast<float*>(to));
   }
 }
 

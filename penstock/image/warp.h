@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "penstock/image/image.h"
 
@@ -49,13 +48,12 @@ class Warper {
   // REQUIRED: the pixels stay valid; of an affine map a, b, d and e are at most 4096.
   void begin(const ImageView& in, const Map& map, const WarpOptions& options);
   // Columns [x0, x1) of row y.
-  void row(int y, int x0, int x1, uint8_t* to);
+  void row(int y, int x0, int x1, uint8_t* to) const;
 
  private:
   ImageView in_;
   Map map_;
   WarpOptions options_;
-  std::vector<int64_t> xs_, ys_;  // coordinates of the row
 };
 
 }  // namespace penstock::image

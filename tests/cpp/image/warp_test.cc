@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <utility>
 
 #include "penstock/image/portable_math.h"
 #include "penstock/image/random_map.h"
@@ -85,10 +86,12 @@ void check(const Pixels& in, const Map& map, const WarpOptions& options) {
       }
     }
     // A part of the row is that part of it.
-    const int first = in.width / 3, end = in.width - in.width / 4;
-    std::vector<uint8_t> part(static_cast<size_t>((end - first) * in.channels));
-    warper.row(y, first, end, part.data());
-    ASSERT_TRUE(std::equal(part.begin(), part.end(), row.begin() + first * in.channels));
+    for (const auto& [first, end] : {std::pair(in.width / 3, in.width - in.width / 4),
+                                     std::pair(in.width / 2, in.width / 2 + 1)}) {
+      std::vector<uint8_t> part(static_cast<size_t>((end - first) * in.channels));
+      warper.row(y, first, end, part.data());
+      ASSERT_TRUE(std::equal(part.begin(), part.end(), row.begin() + first * in.channels));
+    }
   }
 }
 
