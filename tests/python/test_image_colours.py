@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import colorsys
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -397,3 +400,18 @@ def test_images_that_are_refused():
     with pytest.raises(penstock.InvalidArgument, match=r"map it behind batch\(\)"):
         data = {"image": floats[None], "label": np.zeros((1, 3), np.float32)}
         list(penstock.Dataset.arrays(data).map(image.mixup()))
+
+
+def test_the_contact_sheet_has_a_row_for_each_operation(tmp_path):
+    Image.fromarray(picture(160, 140)).save(tmp_path / "photograph.jpg")
+    program = Path(__file__).resolve().parents[2] / "examples" / "contact_sheet.py"
+    subprocess.run(
+        [sys.executable, program, tmp_path / "sheet.png", tmp_path / "photograph.jpg"],
+        check=True,
+        timeout=120,
+    )
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
+    assert sheet.shape[2] == 3
+    text = program.read_text()
+    undrawn = [name for name in image.__all__ if f"image.{name}(" not in text]
+    assert undrawn == ["normalize", "to_chw"]
