@@ -266,6 +266,10 @@ CHAINS: dict[str, tuple[Any, Any]] = {
         FIVE.map(raw).map(penstock.decode_raw("raw", "<u2", ())),
         [{"raw": n} for n in range(5)],
     ),
+    'map(penstock.select("image", "label"))': (
+        Dataset.zip(label=TENS, image=FIVE).map(penstock.select("image", "label")),
+        [[n, 10 * n] for n in range(5)],
+    ),
     "map(penstock.image.decode())": (
         Dataset.items([{"image": PIXELS}]).map(penstock.image.decode()),
         [{"image": [[[10, 10, 10], [20, 20, 20]]]}],
