@@ -30,8 +30,8 @@ OpRef cast(DType dtype, std::vector<std::string> fields = {});
 // length in `shape`, or a size that overflows.
 OpRef decode_raw(std::string field, DType dtype, Shape shape, bool reversed = false);
 
-// The named fields as a tuple, in this order; one name: the field itself. Nothing is copied. Errors:
-// no names; when building, a field that does not exist.
+// The named fields as a tuple, in this order; one name: the field itself. Nothing is copied.
+// Errors: no names; when building, a field that does not exist.
 OpRef select(std::vector<std::string> fields);
 
 // Parses features of tf.Examples. An element is one byte string, as Dataset::tfrecord makes them,
