@@ -163,7 +163,7 @@ def fed(dataset: Dataset, mode: Mode, on_error: str = "skip") -> list[Any]:
         return passed(feed)
 
 
-@each(MODES, (SPAWN,))
+@each(MODES, ())
 @pytest.mark.parametrize("stage", STAGES)
 def test_in_a_stream_a_lost_element_never_existed(stage: str, mode: Mode) -> None:
     expected = fed(STAGES[stage](NUMBERS.filter(not_lost).map(same)), INLINE)
@@ -173,6 +173,18 @@ def test_in_a_stream_a_lost_element_never_existed(stage: str, mode: Mode) -> Non
         assert fed(STAGES[stage](stream.on_error("skip")), mode, "raise") == expected, where
         if stage != "split_batch":  # which must be the last stage
             assert fed(STAGES[stage](stream).on_error("skip"), mode, "raise") == expected, where
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "stage",
+    [
+        pytest.param(stage, marks=() if number % 10 == 0 else pytest.mark.soak)
+        for number, stage in enumerate(STAGES)
+    ],
+)
+def test_so_it_is_in_spawned_processes(stage: str) -> None:
+    test_in_a_stream_a_lost_element_never_existed(stage, SPAWN)
 
 
 @pytest.mark.parametrize("stage", STAGES)
