@@ -5,6 +5,7 @@ from __future__ import annotations
 from cases import (
     array_pipeline,
     augment,
+    batcher,
     channel,
     counters,
     far,
@@ -55,6 +56,7 @@ _MODULES = (
     server_kill,
     network,
     channel,
+    batcher,
     loop,
     counters,
 )

@@ -15,6 +15,7 @@
 #include "penstock/pipeline/api/feeds.h"
 #include "penstock/pipeline/api/loader.h"
 #include "penstock/pipeline/element/source.h"
+#include "penstock/train/batcher.h"
 #include "penstock/train/channel.h"
 #include "penstock/train/hogwild.h"
 #include "penstock/train/loop.h"

@@ -80,4 +80,7 @@ void bind_train_server(nanobind::module_& m);
 // The two ends of a channel.
 void bind_train_channel(nanobind::module_& m);
 
+// One function for many callers, in Python.
+void bind_train_batcher(nanobind::module_& m);
+
 }  // namespace penstock::python

@@ -14,6 +14,8 @@ The code that computes gradients sees NumPy arrays over the engine's memory.
 from __future__ import annotations
 
 from .._engine import Schedule
+from .batcher import Batcher
+from .batcher_processes import BatcherClient, attach_batcher
 from .channel import Channel, Producer, attach_channel, channel
 from .client import ParameterClient, connect
 from .hogwild import Hogwild, HogwildReport
@@ -33,6 +35,8 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "Batcher",
+    "BatcherClient",
     "Channel",
     "Hogwild",
     "HogwildReport",
@@ -59,6 +63,7 @@ __all__ = [
     "Updater",
     "Views",
     "attach",
+    "attach_batcher",
     "attach_channel",
     "channel",
     "connect",
