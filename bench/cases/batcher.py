@@ -3,7 +3,7 @@
 `rate` is calls per second of all threads. Each thread asks for its next row as soon as it has the
 last one. By hand is what one writes without a library: a queue.Queue, a thread that takes what is
 there, stacks it, calls the model, and sets the results of futures. The limit has no model and no
-rows: each thread only waits for its turn, as a caller waits for its row.
+rows: each thread only waits for its turn at a lock, as a caller waits for its row.
 
 `added`, of a single thread, is the time of a call beyond the model's own.
 """
@@ -147,7 +147,9 @@ def by_hand(size: Size) -> Figures:
 @MANY.entry(LIMIT, "limit", "no model, no rows")
 def turns(size: Size) -> Figures:
     """Each thread wakes the next one and sleeps until it is woken: a switch for each call."""
-    turn = [threading.Semaphore(0) for _ in range(THREADS)]
+    turn = [threading.Lock() for _ in range(THREADS)]
+    for lock in turn:
+        lock.acquire()
 
     def calls(who: int) -> None:
         for _ in range(size.calls):

@@ -18,6 +18,8 @@ int64_t until(uint64_t end_ns, uint64_t now) {
   return end_ns <= now ? 0 : static_cast<int64_t>(end_ns - now);
 }
 
+void wake_one(std::atomic<uint32_t>& word) { os::futex_wake(word, 1, false); }
+
 int64_t slice_of(int64_t left) {
   return left < 0 ? kCallWaitSliceNs : std::min(left, kCallWaitSliceNs);
 }
@@ -54,7 +56,7 @@ void CallQueue::submit(const CallRef& call) {
 
 void CallQueue::add(const CallRef& call, bool submitted) {
   if (closed_) throw Error(Code::kClosed, operation_, "it was closed");
-  check_not_running();
+  check_thread();
   call->submitted_ = submitted;
   call->arrived_ns_ = now_ns();
   call->at_ = waiting_.insert(waiting_.end(), call);
@@ -64,16 +66,44 @@ void CallQueue::add(const CallRef& call, bool submitted) {
   } else if (gathering_ && waiting_.size() >= options_.max_batch) {
     gathering_ = false;
     gathered_.fetch_add(1);
-    os::futex_wake(gathered_, 1, false);
+    wake_one(gathered_);
   }
 }
 
-void CallQueue::check_not_running() const {
-  if (running_ && runner_ == std::this_thread::get_id()) {
+void CallQueue::check_thread() const {
+  const auto self = std::this_thread::get_id();
+  if (running_ && runner_ == self) {
     throw Error(Code::kInvalidArgument, operation_,
                 "the function calls its own batcher, and would wait for itself: call the function "
                 "directly there");
   }
+  if (std::ranges::find(attending_, self) != attending_.end()) {
+    throw Error(Code::kInvalidArgument, operation_,
+                "a signal handler calls the batcher that its thread waits for");
+  }
+}
+
+void CallQueue::attend(Call& call) {
+  const auto self = std::this_thread::get_id();
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended(call)) return;
+    attending_.push_back(self);
+    call.awake_ = true;
+  }
+  const auto leave = [&] {
+    const std::lock_guard lock(mutex_);
+    call.awake_ = false;
+    attending_.erase(std::ranges::find(attending_, self));
+  };
+  try {
+    options_.while_waiting();
+  } catch (...) {
+    leave();
+    withdraw(call);
+    throw;
+  }
+  leave();
 }
 
 bool CallQueue::wait(Call& call, uint64_t end_ns) {
@@ -93,13 +123,7 @@ bool CallQueue::wait(Call& call, uint64_t end_ns) {
     }
     const bool calls = options_.while_waiting != nullptr;
     os::futex_wait(call.state_, state, calls ? slice_of(left) : left, false);
-    if (!calls || call.state_.load() != state) continue;
-    try {
-      options_.while_waiting();
-    } catch (...) {
-      withdraw(call);
-      throw;
-    }
+    if (calls && call.state_.load() == state) attend(call);
   }
 }
 
@@ -109,7 +133,7 @@ bool CallQueue::withdraw(Call& call) {
   switch (call.state_.load()) {
     case Call::kWaiting:
     case Call::kLeads: {
-      const bool led = call.state_.load() == Call::kLeads;
+      const bool led = appointed(call);
       kept = *call.at_;
       waiting_.erase(call.at_);
       call.state_.store(Call::kWithdrawn);
@@ -132,16 +156,25 @@ bool CallQueue::withdraw(Call& call) {
 
 void CallQueue::appoint() {
   if (waiting_.empty()) return;
-  Call& oldest = *waiting_.front();
-  if (oldest.submitted_) {
+  if (waiting_.front()->submitted_) {
     leader_ = Leader::kHelper;
     helper_.fetch_add(1);
-    os::futex_wake(helper_, 1, false);
+    wake_one(helper_);
     return;
   }
   leader_ = Leader::kCaller;
+  lead();
+}
+
+bool CallQueue::appointed(const Call& call) const {
+  return leader_ == Leader::kCaller && !running_ && waiting_.front().get() == &call;
+}
+
+void CallQueue::lead() {
+  if (leader_ != Leader::kCaller || running_ || returning_ > 0) return;
+  Call& oldest = *waiting_.front();
   oldest.state_.store(Call::kLeads);
-  os::futex_wake(oldest.state_, 1, false);
+  wake_one(oldest.state_);
 }
 
 bool CallQueue::wait_to_lead() {
@@ -173,13 +206,7 @@ void CallQueue::gather(Call* own) {
     }
     const bool calls = options_.while_waiting != nullptr && own != nullptr;
     os::futex_wait(gathered_, seen, calls ? slice_of(left) : left, false);
-    if (!calls || gathered_.load() != seen || left < kCallWaitSliceNs) continue;
-    try {
-      options_.while_waiting();
-    } catch (...) {
-      withdraw(*own);
-      throw;
-    }
+    if (calls && gathered_.load() == seen && left >= kCallWaitSliceNs) attend(*own);
   }
 }
 
@@ -205,6 +232,7 @@ CallQueue::Batch CallQueue::take(const Call* own) {
     waiting_.pop_front();
   }
   running_ = true;
+  own_ = own;
   runner_ = std::this_thread::get_id();
   return batch;
 }
@@ -218,18 +246,40 @@ void CallQueue::end(Call& call, uint64_t now) {
 }
 
 void CallQueue::finish(const Batch& batch) {
+  Batch sleepers;  // in the order in which they go on
   {
     const std::lock_guard lock(mutex_);
-    const uint64_t now = now_ns();
     ++counts_.batches;
+    for (const CallRef& call : batch) {
+      const bool awake = call->submitted_ || call->abandoned || call->awake_;
+      if (!awake && call.get() != own_) sleepers.push_back(call);
+    }
+    if (options_.in_turn) {
+      for (size_t i = 0; i < sleepers.size(); ++i) {
+        sleepers[i]->returning_ = true;
+        if (i > 0) sleepers[i - 1]->next_ = sleepers[i];
+      }
+      returning_ += sleepers.size();
+    }
+    const uint64_t now = now_ns();
     for (const CallRef& call : batch) end(*call, now);
     running_ = false;
     leader_ = Leader::kNone;
     appoint();
   }
-  for (const CallRef& call : batch) {
-    if (!call->submitted_) os::futex_wake(call->state_, 1, false);
+  if (options_.in_turn && !sleepers.empty()) sleepers.resize(1);
+  for (const CallRef& call : sleepers) wake_one(call->state_);
+}
+
+void CallQueue::returned(Call& call) {
+  CallRef next;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(call.returning_, false)) return;
+    next = std::exchange(call.next_, nullptr);
+    if (--returning_ == 0) lead();
   }
+  if (next != nullptr) wake_one(next->state_);
 }
 
 void CallQueue::put_back(const Batch& batch, const Call* own) {
@@ -243,7 +293,7 @@ void CallQueue::put_back(const Batch& batch, const Call* own) {
         call->error = closed_error();
       }
       end(*call, now);
-      os::futex_wake(call->state_, 1, false);
+      wake_one(call->state_);
       continue;
     }
     call->at_ = waiting_.insert(waiting_.begin(), call);
@@ -296,7 +346,7 @@ CallQueue::Batch CallQueue::close() {
   }
   os::futex_wake(gathered_, INT_MAX, false);
   os::futex_wake(helper_, INT_MAX, false);
-  for (const CallRef& call : ended) os::futex_wake(call->state_, 1, false);
+  for (const CallRef& call : ended) wake_one(call->state_);
   return ended;
 }
 
@@ -304,6 +354,8 @@ void CallQueue::after_fork_in_child() noexcept {
   for (const CallRef& call : waiting_) call->state_.store(Call::kWithdrawn);
   parents_.splice(parents_.end(), waiting_);  // released later: nothing may be freed here
   gathering_ = false;
+  returning_ = 0;
+  std::erase_if(attending_, [](auto id) { return id != std::this_thread::get_id(); });
   if (!running_ || runner_ != std::this_thread::get_id()) {
     running_ = false;
     leader_ = Leader::kNone;

@@ -21,8 +21,12 @@ struct CallQueueOptions {
   uint64_t max_batch = 64;    // calls of one batch
   int64_t max_wait_ns = 0;    // that a leader waits for more calls, from the arrival of the first
   uint64_t max_queue = 1024;  // calls that may be taken; later ones wait for space, in their order
+  // For callers that share a lock which they need to go on (the GIL): a batch's callers are woken
+  // one after the other, each by the one before it. Woken all at once, each would sleep a second
+  // time, for the lock. The next leader waits until all of them go on, because they may call again.
+  bool in_turn = false;
   // Called several times a second in the thread of a call that waits. May throw, which withdraws
-  // the call.
+  // the call. Must not call the batcher.
   std::function<void()> while_waiting = nullptr;
 };
 
@@ -59,7 +63,8 @@ struct CallCounts {
 //    if the oldest call was submitted. It leads one batch.
 // 3. Only the leader takes calls. A call can be withdrawn as long as it was not taken; if its
 //    caller leaves later, its result is dropped.
-// 4. One batch runs at a time.
+// 4. One batch runs at a time. With `in_turn` it begins after the last batch's callers have gone
+// on.
 //
 // A caller with a lock of its own (the GIL) holds it in all functions but the waits: wait(),
 // gather(), wait_to_lead(). No function calls user code while it holds the queue's lock, except
@@ -96,7 +101,10 @@ class CallQueue final : private ForkAware {
 
     std::atomic<uint32_t> state_{kNew};
     bool submitted_ = false;
+    bool awake_ = false;  // its thread is in while_waiting
     uint64_t arrived_ns_ = 0, taken_ns_ = 0;
+    bool returning_ = false;      // its batch has ended, and returned() was not called
+    std::shared_ptr<Call> next_;  // to wake then
     std::list<std::shared_ptr<Call>>::iterator at_;
   };
   using CallRef = std::shared_ptr<Call>;
@@ -109,7 +117,8 @@ class CallQueue final : private ForkAware {
   const CallQueueOptions& options() const { return options_; }
 
   // Adds a call that this thread waits for. True: its thread leads now. Errors: kClosed,
-  // kInvalidArgument (this thread runs a batch: the call would wait for itself).
+  // kInvalidArgument (this thread runs a batch, or is in while_waiting: the call would wait for
+  // itself).
   bool enter(const CallRef& call);
   // Adds a call that a helper leads. Errors as enter().
   void submit(const CallRef& call);
@@ -117,6 +126,9 @@ class CallQueue final : private ForkAware {
   // UINT64_MAX: no end. Error kTimeout: the call was withdrawn. An exception of while_waiting
   // withdraws it, too.
   bool wait(Call& call, uint64_t end_ns);
+  // With `in_turn`: call it when a caller goes on after wait(), also if that threw, with the
+  // callers' lock held.
+  void returned(Call& call);
   static bool ended(const Call& call) { return call.state_.load() >= Call::kDone; }
   // Withdraws a call, or drops its result if it runs. False: it has ended.
   bool withdraw(Call& call);
@@ -151,8 +163,11 @@ class CallQueue final : private ForkAware {
   // With mutex_:
   void add(const CallRef& call, bool submitted);
   void appoint();  // REQUIRED: nobody leads
+  bool appointed(const Call& call) const;
+  void lead();  // lets the appointed call lead, unless callers of the last batch are to go on first
   void end(Call& call, uint64_t now);
-  void check_not_running() const;
+  void check_thread() const;
+  void attend(Call& call);  // without mutex_: calls while_waiting
   std::exception_ptr closed_error() const;
 
   const std::string operation_;
@@ -164,7 +179,10 @@ class CallQueue final : private ForkAware {
   Leader leader_ = Leader::kNone;
   bool gathering_ = false;
   bool running_ = false;
-  std::thread::id runner_;  // if running_
+  std::thread::id runner_;                  // if running_
+  const Call* own_ = nullptr;               // if running_: the leader's call
+  uint64_t returning_ = 0;                  // calls with the flag of that name
+  std::vector<std::thread::id> attending_;  // threads in while_waiting
   bool closed_ = false;
   CallCounts counts_;
 

@@ -80,6 +80,7 @@ class ValueBatcher {
       : queue_(kBatcher, {.max_batch = max_batch,
                           .max_wait_ns = max_wait_ns,
                           .max_queue = max_queue,
+                          .in_turn = true,
                           .while_waiting = look_for_signals}) {}
 
   nb::object call(nb::handle function, nb::handle value, int64_t timeout_ns) {
@@ -87,12 +88,14 @@ class ValueBatcher {
     const uint64_t end = timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
     bool leads = queue_.enter(own);
     while (true) {
-      if (!leads && !CallQueue::ended(*own)) {
+      if (!leads) {
+        const Returns goes_on{queue_, *own};  // with the GIL
         const WithoutGil unlocked;
         leads = queue_.wait(*own, end);
       }
       if (!leads) break;
       lead(function, own);
+      if (CallQueue::ended(*own)) break;
       leads = false;
     }
     if (nb::object failure = failure_of(*own); failure.is_valid()) raise(failure);
@@ -184,6 +187,12 @@ class ValueBatcher {
     one["histogram"] = counts;
     return one;
   }
+
+  struct Returns {
+    CallQueue& queue;
+    CallQueue::Call& call;
+    ~Returns() { queue.returned(call); }
+  };
 
   // Error kInvalidArgument: the value differs from the first input that had an answer.
   SpecRef checked_spec(nb::handle value) {

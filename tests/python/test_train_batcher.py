@@ -478,6 +478,48 @@ def test_ctrl_c_withdraws_a_call_that_waits():
     assert process.returncode == 0
 
 
+def test_a_signal_handler_that_calls_its_batcher_is_an_error(pool):
+    gate = Gate()
+    f = train.Batcher(gate)
+    first = pool.submit(f, 0)
+    assert gate.begun.acquire(timeout=30)
+    before = signal.signal(signal.SIGALRM, lambda *_: f(2))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(penstock.errors.InvalidArgument, match="signal handler"):
+            f(1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    gate.open.set()
+    assert first.result() == 0
+    assert f(3) == 6
+    assert gate.batches == [[0], [3]]
+
+
+def test_a_slow_signal_handler_holds_up_no_other_caller(pool):
+    gate = Gate()
+    f = train.Batcher(gate)
+    first = pool.submit(f, 0)
+    assert gate.begun.acquire(timeout=30)
+    others = []
+
+    def handler(*_):
+        wait_until(lambda: waiting(f) == 2)
+        gate.open.set()
+        others[0].result(20)
+        others.append(pool.submit(f, 2).result(20))  # after this thread's own batch
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        others.append(pool.submit(f, 7))
+        wait_until(lambda: waiting(f) == 1)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        assert f(1) == 2
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert (first.result(), others[1]) == (0, 4)
+
+
 def test_ctrl_c_in_the_function_interrupts_its_caller_alone():
     begun, interrupted = threading.Event(), threading.Event()
     results = []

@@ -409,6 +409,26 @@ TEST(CallQueue, an_interrupted_batch_waits_again_as_the_oldest) {
   message_of(Code::kClosed, [&] { std::rethrow_exception(calls[2]->error); });
 }
 
+TEST(CallQueue, callers_with_a_lock_go_on_one_after_the_other_and_then_the_next_leader) {
+  CallQueue queue("queue", {.max_batch = 3, .in_turn = true});
+  std::vector<std::shared_ptr<Submitted>> calls;
+  for (int i = 0; i < 5; ++i) calls.push_back(std::make_shared<Submitted>(i));
+  EXPECT_TRUE(queue.enter(calls[0]));
+  for (size_t i = 1; i < 4; ++i) EXPECT_FALSE(queue.enter(calls[i]));
+  queue.finish(queue.take(calls[0].get()));
+  message_of(Code::kTimeout, [&] { queue.wait(*calls[3], 0); });  // does not lead yet
+  EXPECT_FALSE(queue.enter(calls[4])) << "nor does a call that comes now";
+  EXPECT_FALSE(queue.wait(*calls[1], UINT64_MAX));
+  queue.returned(*calls[1]);
+  queue.returned(*calls[1]);  // twice
+  EXPECT_EQ(queue.take(calls[4].get()).size(), 0u);
+  EXPECT_FALSE(queue.wait(*calls[2], UINT64_MAX));
+  queue.returned(*calls[2]);
+  EXPECT_TRUE(queue.wait(*calls[4], 0));
+  queue.finish(queue.take(calls[4].get()));
+  EXPECT_TRUE(queue.enter(std::make_shared<Submitted>(5))) << "a lone caller waits for nobody";
+}
+
 TEST(CallQueue, limits_are_checked) {
   message_of(Code::kInvalidArgument, [] { CallQueue("queue", {.max_batch = 0}); });
   EXPECT_TRUE(has(message_of(Code::kInvalidArgument,
