@@ -48,7 +48,7 @@ Example sums(const Example& batch) {
 }
 
 // A function that can be held up, and says what it was called with.
-class Gate {
+class HeldFunction {
  public:
   Batcher::Function function() {
     return [this](const Example& batch) {
@@ -111,7 +111,7 @@ TEST(Batcher, a_lone_call_is_run_by_its_own_thread) {
 }
 
 TEST(Batcher, calls_that_wait_are_one_batch_in_the_order_of_their_arrival) {
-  Gate gate;
+  HeldFunction gate;
   Batcher batcher(gate.function(), {.max_batch = 3});
   std::vector<std::future<int64_t>> results;
   results.push_back(called(batcher, 0));
@@ -151,7 +151,7 @@ TEST(Batcher, a_leader_waits_for_more_calls_up_to_max_wait) {
   EXPECT_EQ(value_of(alone(number_of(1))), 3);
   EXPECT_GE(now_ns() - begin, 20'000'000u);
 
-  Gate gate;
+  HeldFunction gate;
   gate.shut_ = false;
   Batcher full(gate.function(), {.max_batch = 3, .max_wait_ns = kLongNs});
   auto first = called(full, 1);
@@ -162,7 +162,7 @@ TEST(Batcher, a_leader_waits_for_more_calls_up_to_max_wait) {
 }
 
 TEST(Batcher, an_input_unlike_the_others_fails_alone) {
-  Gate gate;
+  HeldFunction gate;
   Batcher batcher(gate.function());
   auto first = called(batcher, 1);
   ASSERT_TRUE(gate.begun(1));
@@ -186,7 +186,7 @@ TEST(Batcher, an_input_unlike_the_others_fails_alone) {
 }
 
 TEST(Batcher, all_callers_of_a_batch_get_its_exception_and_later_ones_do_not) {
-  Gate gate;
+  HeldFunction gate;
   std::atomic<bool> broken{false};
   Batcher batcher([&, function = gate.function()](const Example& batch) {
     Example result = function(batch);
@@ -223,7 +223,7 @@ TEST(Batcher, a_call_by_the_function_itself_is_an_error) {
 }
 
 TEST(Batcher, a_call_that_times_out_is_withdrawn) {
-  Gate gate;
+  HeldFunction gate;
   Batcher batcher(gate.function(), {.max_batch = 1, .max_queue = 1});
   auto first = called(batcher, 1);
   ASSERT_TRUE(gate.begun(1));
@@ -241,7 +241,7 @@ TEST(Batcher, a_call_that_times_out_is_withdrawn) {
 }
 
 TEST(Batcher, a_caller_leaves_a_batch_that_runs_for_too_long) {
-  Gate gate;
+  HeldFunction gate;
   Batcher batcher(gate.function());
   auto zeroth = called(batcher, 0);
   ASSERT_TRUE(gate.begun(1));
@@ -266,7 +266,7 @@ TEST(Batcher, a_caller_leaves_a_batch_that_runs_for_too_long) {
 }
 
 TEST(Batcher, close_ends_waiting_calls_and_completes_the_batch_that_runs) {
-  Gate gate;
+  HeldFunction gate;
   Batcher batcher(gate.function());
   auto first = called(batcher, 1);
   ASSERT_TRUE(gate.begun(1));
@@ -287,7 +287,7 @@ TEST(Batcher, close_ends_waiting_calls_and_completes_the_batch_that_runs) {
 }
 
 TEST(Batcher, an_exception_of_while_waiting_withdraws_the_call_and_passes_the_lead_on) {
-  Gate gate;
+  HeldFunction gate;
   std::atomic<bool> interrupts{false};
   std::atomic<std::thread::id> whom;
   Batcher batcher(gate.function(), {.max_batch = 3, .max_wait_ns = kLongNs, .while_waiting = [&] {
@@ -310,7 +310,7 @@ TEST(Batcher, an_exception_of_while_waiting_withdraws_the_call_and_passes_the_le
 }
 
 TEST(Batcher, a_forked_child_has_a_batcher_without_the_parents_calls) {
-  Gate gate;
+  HeldFunction gate;
   Batcher batcher(gate.function());
   auto first = called(batcher, 1);
   ASSERT_TRUE(gate.begun(1));
