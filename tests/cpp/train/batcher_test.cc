@@ -241,28 +241,24 @@ TEST(Batcher, a_call_that_times_out_is_withdrawn) {
 }
 
 TEST(Batcher, a_caller_leaves_a_batch_that_runs_for_too_long) {
-  HeldFunction gate;
-  Batcher batcher(gate.function());
-  auto zeroth = called(batcher, 0);
-  ASSERT_TRUE(gate.begun(1));
+  std::atomic<int> begun{0}, open{0};  // batches
+  Batcher batcher([&](const Example& batch) {
+    const int own = ++begun;
+    EXPECT_TRUE(eventually([&] { return open >= own; }));
+    return sums(batch);
+  });
   auto first = called(batcher, 1);
+  ASSERT_TRUE(eventually([&] { return begun == 1; }));
+  auto second = called(batcher, 2);
   ASSERT_TRUE(waits(batcher, 1));
-  auto second = called(batcher, 2, 2'000'000'000);
+  auto third = called(batcher, 3, 1'000'000'000);
   ASSERT_TRUE(waits(batcher, 2));
-  gate.shut_ = false;
-  zeroth.get();
-  // Both run, or the second was withdrawn before: it ends in either case.
-  gate.shut_ = true;
-  auto third = called(batcher, 3);
-  first.wait_for(std::chrono::milliseconds(1));
-  try {
-    EXPECT_EQ(second.get(), 5);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kTimeout);
-  }
-  gate.shut_ = false;
+  open = 1;
   EXPECT_EQ(first.get(), 3);
-  EXPECT_EQ(third.get(), 7);
+  EXPECT_TRUE(has(message_of(Code::kTimeout, [&] { third.get(); }), "Batcher: "));
+  open = 2;
+  EXPECT_EQ(second.get(), 5);
+  EXPECT_EQ(batcher.counts().withdrawn, 1u);
 }
 
 TEST(Batcher, close_ends_waiting_calls_and_completes_the_batch_that_runs) {
