@@ -64,7 +64,12 @@ Core::Core(nb::dict s) : settings_(sample_settings_of(s)), owner_(getpid()) {
   }
   auto transport = [this](TicketEngine& engine) -> std::unique_ptr<PlanEngine::Transport> {
     auto attend = [this] {
-      if (!this->attend()) throw Raised::take();
+      try {
+        this->attend();
+      } catch (nb::python_error& error) {
+        error.restore();
+        throw Raised::take();
+      }
     };
     values_ = std::make_unique<TaskValues>(engine.settings().processes, engine.ring(),
                                            *engine.supervisor(), [this] { check_open(); });
@@ -74,6 +79,7 @@ Core::Core(nb::dict s) : settings_(sample_settings_of(s)), owner_(getpid()) {
     return std::make_unique<ValueTransport>(*values_, attend);
   };
   engine_ = std::make_unique<PlanEngine>(built.plan, settings, transport, describer);
+  consumer_ = std::make_unique<Consumer>(*engine_, static_cast<Consumer::Policy&>(*this));
 }
 
 Core::~Core() {
@@ -81,7 +87,7 @@ Core::~Core() {
   if (ours) close(0);
   if (ours && ended()) {
     natives_.reset();
-    inline_.reset();
+    consumer_.reset();
     engine_.reset();  // before values_, because it discards values
     return;
   }
@@ -89,7 +95,7 @@ Core::~Core() {
   // end of the program a stuck thread may still use the engine.
   if (stream_thread_.joinable()) stream_thread_.detach();
   (void)natives_.release();
-  (void)inline_.release();
+  (void)consumer_.release();
   (void)engine_.release();
 }
 
@@ -103,20 +109,20 @@ void Core::close(double grace) {
     if (stream_thread_.joinable()) stream_thread_.join();
   }
   // Python's collector cannot see a cycle through these references to Python objects.
-  if (consumer_.try_lock()) {
-    inline_.reset();
+  if (consuming_.try_lock()) {
+    consumer_->drop_worker();
     engine_->close_output();
-    consumer_.unlock();
+    consuming_.unlock();
   }
 }
 
 void Core::drain() {
   // If a thread is in next(), ~Core does it.
-  if (getpid() != owner_ || !consumer_.try_lock()) return;
+  if (getpid() != owner_ || !consuming_.try_lock()) return;
   engine_->release();
   scheduler().drain();
   supervisor().forget_arenas();
-  consumer_.unlock();
+  consuming_.unlock();
 }
 
 void Core::check_ours() {
@@ -164,15 +170,15 @@ void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb
 }
 
 void Core::set_inline(nb::object source, nb::object collate, nb::object update) {
-  inline_ = std::make_unique<PythonWorker>(settings_, source.ptr(), collate.ptr(), update.ptr(),
-                                           ring(), PythonWorker::Outlet{});
+  consumer_->work_in_line(std::make_unique<PythonWorker>(
+      settings_, source.ptr(), collate.ptr(), update.ptr(), ring(), PythonWorker::Outlet{}));
 }
 
 // An error that ends a thread of the engine (out of memory) ends the loader, and is raised in the
 // thread that waits for batches.
 void Core::start_plan(uint32_t threads) {
   if (threads == 0) {
-    inline_ = engine_->make_worker(true);
+    consumer_->work_in_line(engine_->make_worker(true));
     return;
   }
   const bool timed = engine_->settings().timeout_ns >= 0;
@@ -256,7 +262,6 @@ void bind_core(nb::module_& m) {
       .def("set_inline", &Core::set_inline, nb::arg("source"), nb::arg("collate").none(),
            nb::arg("update"))
       .def("begin_iteration", &Core::begin_iteration)
-      .def("end_iteration", &Core::end_iteration)
       .def("is_current", &Core::is_current)
       .def("check_open", &Core::check_open)
       .def("count_restart", &Core::count_restart)

@@ -15,6 +15,7 @@
 #include "gil_handover.h"
 #include "listed_tickets.h"
 #include "penstock/observe/snapshot.h"
+#include "penstock/pipeline/engine/consumer.h"
 #include "penstock/pipeline/engine/loader_state.h"
 #include "penstock/pipeline/engine/plan_engine.h"
 #include "penstock/pipeline/engine/worker_pool.h"
@@ -32,33 +33,25 @@ PyObject* end_marker();
 // elements; plans of Python's data sets, samplers and generators have PythonWorkers, whose batches
 // are Python objects or rows of a Sample's structure.
 //
-// Threads: next() and calls that move the position hold `consumer_` (taken without the GIL).
+// Threads: next() and calls that move the position hold `consuming_` (taken without the GIL).
 // close() may be called from any thread at any time, also during next().
-class Core {
+class Core : private Consumer::Policy {
  public:
   explicit Core(nanobind::dict settings);
-  ~Core();
+  ~Core() override;
 
-  // There is one position, so one iteration at a time. Each has a serial:
-  //   - current: after begin_iteration().
-  //   - ended: after end_iteration(), because the user set the position.
-  //   - overtaken: after another begin_iteration().
-  uint64_t begin_iteration() {
-    failed_ = false;
-    return latest_ = ++serial_;
-  }
-  void end_iteration() { ++serial_; }
-  bool is_current(uint64_t serial) const { return serial == serial_; }
+  uint64_t begin_iteration() { return consumer_->begin_iteration(); }
+  bool is_current(uint64_t serial) const { return consumer_->is_current(serial); }
   // The next batch; END: the epoch or the iteration has ended. Error kInvalidArgument: the
   // iteration was overtaken.
-  nanobind::object next(uint64_t epoch, uint64_t serial);
+  nanobind::object next(uint64_t serial);
   // Whether a batch's exception ended the last iteration. Then the position is that batch.
-  bool failed() const { return failed_; }
+  bool failed() const { return consumer_->failed(); }
   // Whether the last batch of the pass with `epoch` in it was taken.
   bool gave_all(uint64_t epoch) const { return engine_->gave_all(epoch); }
   void count_restart() { ring().consumer().restarts.add(); }
-  void check_open();
-  void begin_epoch();
+  void check_open() override;
+  void begin_epoch(uint64_t epoch);
   void seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead);
   nanobind::tuple position();
   std::vector<uint64_t> ahead();
@@ -113,39 +106,37 @@ class Core {
   Supervisor& supervisor() { return *engine_->supervisor(); }
   // Times by stage: of all workers; of the thread that reads a Dataset's stream.
   std::vector<StageSnapshot> worker_stages() const;
-  // Called repeatedly while the consumer works in line: lets other threads and Python's signal
-  // handlers run. False: a signal handler raised.
-  bool attend();
+  bool take() override;
+  void hand_out(const PlanOutput::Item& item) override;
+  void leave_round() override;
+  void wait() override;
+  // Lets other threads and Python's signal handlers run.
+  void attend() override;
+  [[noreturn]] void raise(Task& task, const Ticket& ticket) override;
+  [[noreturn]] void raise(LoaderFailure failure) override;
   // Locks the position. An error in a forked child, where a thread that does not exist any more may
   // hold the lock for ever.
   ConsumerLock consume() {
     check_ours();
-    return ConsumerLock(consumer_);
+    return ConsumerLock(consuming_);
   }
   void check_ours();
-  std::optional<uint64_t> go_on(uint64_t epoch);
-  nanobind::object handed_out(PlanEngine::Taken taken);
-  nanobind::object take();
-  nanobind::object take_rows(BatchEntry& entry);
-  [[noreturn]] void raise_failure(Task& task, const Ticket& ticket);
-  [[noreturn]] void raise_failure_of_stage(LoaderFailure failure);
+  bool take_rows(BatchEntry& entry);
   [[noreturn]] void raise(nanobind::object exception);
   nanobind::object index_of(const Ticket& ticket, uint32_t row);
 
   SampleSettings settings_;
-  pid_t owner_;          // a forked child's copy touches nothing
-  uint64_t serial_ = 0;  // of the current iteration; unused, if the last one was ended
-  uint64_t latest_ = 0;  // of the last iteration that was begun
-  bool failed_ = false;  // see failed()
+  pid_t owner_;                                   // a forked child's copy touches nothing
   std::shared_ptr<std::atomic<uint64_t>> count_;  // BuiltPlan::count
   std::unique_ptr<PlanObjects> objects_;          // null: PythonWorkers make the batches
   std::unique_ptr<TaskValues> values_;
   std::unique_ptr<PlanEngine> engine_;
   ListedTickets* listed_ = nullptr;
-  std::unique_ptr<TicketRunner> inline_;
+  std::unique_ptr<Consumer> consumer_;
+  nanobind::object batch_;               // handed out
   std::unique_ptr<WorkerPool> natives_;  // engine threads that are workers
   std::thread stream_thread_;            // an engine thread that runs the stream reader
-  std::timed_mutex consumer_;
+  std::timed_mutex consuming_;
   uint64_t attended_ns_ = 0, looked_ns_ = 0;
   uint32_t unlooked_ = 0;  // calls of attend() until the clock is read again
   GilHandover handover_;

@@ -48,142 +48,92 @@ void Core::settle() {
   }
 }
 
-bool Core::attend() {
+void Core::attend() {
   if (unlooked_ > 0) {
     --unlooked_;
-    return true;
+    return;
   }
   const uint64_t before = std::exchange(looked_ns_, now_ns());
   // For very fast elements, reading the clock would be a noticeable part of the time.
   if (looked_ns_ - before < kQuickNs) unlooked_ = 15;
-  if (looked_ns_ - attended_ns_ < kAttendNs) return true;
+  if (looked_ns_ - attended_ns_ < kAttendNs) return;
   {
     StayWhenEnded stay;
     { WithoutGil unlocked; }
     stay.returned();
   }
   attended_ns_ = now_ns();
-  return PyErr_CheckSignals() == 0;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-nb::object Core::next(uint64_t epoch, uint64_t serial) {
+nb::object Core::next(uint64_t serial) {
   ConsumerLock lock = consume();
-  for (;;) {
-    check_open();
-    if (serial < latest_) {
-      throw Error(
-          Code::kInvalidArgument, "Loader",
-          "this iteration was overtaken: a later one was begun before its end. A Loader has "
-          "one place, so the batches that are missing here are the later one's, or were left "
-          "out; zip and nested loops need a Loader for each iteration");
-    }
-    if (serial != serial_) return nb::borrow(end_marker());
-    if (engine_->has_held()) {
-      nb::object held = handed_out(engine_->take_held());
-      if (held.is_valid()) return held;
-    }
-    const auto at = go_on(epoch);
-    if (!at) return nb::borrow(end_marker());
-    epoch = *at;
-    switch (scheduler().poll(epoch)) {
-      case Scheduler::Poll::kEpochEnd:
-        if (listed_ != nullptr) {
-          if (Owned error = listed_->take_error()) raise(steal(error.release()));
-        }
-        // Possibly the end of one round only, not of the pass.
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        continue;
-      case Scheduler::Poll::kFailed:
-        check_open();
-        raise_failure_of_stage(engine_->stream_failure());
-      case Scheduler::Poll::kBatch: {
-        nb::object batch = take();
-        if (batch.is_valid()) return batch;
-        break;
-      }
-      case Scheduler::Poll::kWait:
-        if (inline_ != nullptr) {
-          if (auto seq = scheduler().next_open()) {
-            serve_entry(ring(), 0, *seq, *inline_, &engine_->memory());
-          }
-        } else {
-          {
-            WithoutGil unlocked;
-            scheduler().wait(kSignalCheckNs);
-            handover_.want();
-          }
-          handover_.have();
-          if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        }
-        break;
-    }
-    if (inline_ != nullptr && !attend()) throw nb::python_error();
-  }
+  check_open();
+  if (consumer_->check_iteration(serial) && consumer_->next()) return std::move(batch_);
+  return nb::borrow(end_marker());
 }
 
-// The scheduler's epoch to poll when no element is held; nothing: the pass has ended.
-std::optional<uint64_t> Core::go_on(uint64_t epoch) {
-  engine_->leave_round();
-  if (scheduler().position().epoch != epoch) {
+void Core::leave_round() {
+  if (listed_ != nullptr) {
+    if (Owned error = listed_->take_error()) raise(steal(error.release()));
+  }
+  {
     WithoutGil unlocked;
-    for (const auto& cache : plan().caches()) cache->end_pass();
+    engine_->leave_round();
   }
-  const auto round = engine_->round(epoch);
-  if (round && *round != epoch)
-    scheduler().begin_epoch();  // a stream's next round must not start before
-  return round;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-// A null object: there was no item.
-nb::object Core::handed_out(PlanEngine::Taken taken) {
-  if (taken.failure) raise_failure_of_stage(std::move(*taken.failure));
-  return taken.item ? objects_->object_of(*taken.item) : nb::object();
+void Core::wait() {
+  {
+    WithoutGil unlocked;
+    scheduler().wait(kSignalCheckNs);
+    handover_.want();
+  }
+  handover_.have();
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-// The scheduler's current batch. A null object: all of it was skipped; ask again.
-nb::object Core::take() {
-  if (engine_->remake_if_mismatched()) return nb::object();
+void Core::hand_out(const PlanOutput::Item& item) { batch_ = objects_->object_of(item); }
+
+bool Core::take() {
+  if (objects_ != nullptr) return consumer_->hand_out(engine_->take());
   BatchEntry& entry = scheduler().current();
-  uint64_t seq = scheduler().current_seq();
-  if (auto g = scheduler().failed_granule()) {
-    Task& task = ring().task_at(seq, *g);
-    raise_failure(task, ticket_of({&entry, &task, seq, *g, 0, 0}));
-  }
-  if (objects_ != nullptr) return handed_out(engine_->take());
+  const uint64_t seq = scheduler().current_seq();
   Task& task = ring().task_at(seq, 0);
   uint64_t bytes = task.bytes;
   uint64_t samples = entry.rows;
   switch (task.kind) {
     case ResultKind::kPacket: {
-      nb::object batch = values_->take(task);
+      batch_ = values_->take(task);
       scheduler().deliver(bytes, samples);
-      return batch;
+      return true;
     }
     case ResultKind::kReplaced: {
       nb::object pair = values_->take(task);
       engine_->add_losses(losses_in(PyTuple_GET_ITEM(pair.ptr(), 1)), entry.epoch);
-      nb::object batch = nb::borrow(PyTuple_GET_ITEM(pair.ptr(), 0));
+      batch_ = nb::borrow(PyTuple_GET_ITEM(pair.ptr(), 0));
       scheduler().deliver(bytes, samples);
-      return batch;
+      return true;
     }
     case ResultKind::kEnd: {
       nb::object lost = values_->take(task);
       engine_->add_losses(losses_in(lost.ptr()), entry.epoch);
       scheduler().end_stream();
-      return nb::object();
+      return false;
     }
     case ResultKind::kSkipped: {
       nb::object lost = values_->take(task);
       engine_->add_losses(losses_in(lost.ptr()), entry.epoch);
       scheduler().skip();
-      return nb::object();
+      return false;
     }
     default:
       return take_rows(entry);
   }
 }
 
-nb::object Core::take_rows(BatchEntry& entry) {
+bool Core::take_rows(BatchEntry& entry) {
   uint64_t seq = scheduler().current_seq();
   uint64_t bytes = 0;
   uint64_t rows = 0;
@@ -223,7 +173,7 @@ nb::object Core::take_rows(BatchEntry& entry) {
   }
   if (rows == 0) {
     scheduler().skip();
-    return nb::object();
+    return false;
   }
   std::span<const std::byte> spec(entry.layout, entry.layout_length);
   if (spec_rows_ != entry.rows || spec_.size() != spec.size() ||
@@ -240,10 +190,10 @@ nb::object Core::take_rows(BatchEntry& entry) {
   for (size_t field = 0; field < layout_.fields().size(); ++field) {
     columns_.push_back(layout_.column(base, field));
   }
-  nb::object batch = steal(
+  batch_ = steal(
       batch_of(spec_, columns_, rows, owner.ptr(), objects.is_valid() ? objects.ptr() : nullptr));
   scheduler().deliver(bytes, rows);
-  return batch;
+  return true;
 }
 
 // The index of a row of the current entry. None: not known.
@@ -265,15 +215,14 @@ nb::object Core::index_of(const Ticket& ticket, uint32_t row) {
   return nb::cast(plan().index_of(ticket.epoch, ticket.base, ticket.step, row));
 }
 
-void Core::raise_failure(Task& task, const Ticket& ticket) {
+void Core::raise(Task& task, const Ticket& ticket) {
   const bool processes = engine_->settings().processes;
   if (objects_ != nullptr && !processes && task.kind == ResultKind::kError) {
-    raise_failure_of_stage(PlanEngine::failure_of(task, ticket));
+    raise(PlanEngine::failure_of(task, ticket));
   }
   if (task.kind == ResultKind::kBroken) {
     const Error error = error_in(task);
-    scheduler().fail();
-    failed_ = true;
+    consumer_->fail();
     throw error;
   }
   static const char* const names[] = {"", "", "", "", "error", "", "", "timeout", "lost", "space"};
@@ -298,8 +247,7 @@ void Core::raise_failure(Task& task, const Ticket& ticket) {
     index = index_of(ticket, first);
     if (end - first > 1) last = index_of(ticket, end - 1);
   }
-  scheduler().fail();
-  failed_ = true;
+  consumer_->fail();
   PyObject* make = helper("penstock.base.interop", "failure");
   if (make == nullptr) throw nb::python_error();
   nb::object chain = nb::none();
@@ -309,9 +257,8 @@ void Core::raise_failure(Task& task, const Ticket& ticket) {
   raise(exception);
 }
 
-void Core::raise_failure_of_stage(LoaderFailure failure) {
-  scheduler().fail();
-  failed_ = true;
+void Core::raise(LoaderFailure failure) {
+  consumer_->fail();
   nb::object exception = nb::steal(exception_of(failure.error));
   PyObject* make = helper("penstock.base.interop", "failure_of_stage");
   if (make == nullptr) throw nb::python_error();
@@ -320,17 +267,16 @@ void Core::raise_failure_of_stage(LoaderFailure failure) {
 
 // ---- place
 
-void Core::begin_epoch() {
+void Core::begin_epoch(uint64_t epoch) {
   ConsumerLock lock = consume();
   check_open();
-  scheduler().begin_epoch();
+  consumer_->enter_round(epoch);
 }
 
 void Core::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead) {
   ConsumerLock lock = consume();
   check_open();
-  scheduler().seek({epoch, base, step}, {ahead.begin(), ahead.end()});
-  failed_ = false;
+  consumer_->seek({epoch, base, step}, {ahead.begin(), ahead.end()});
 }
 
 nb::tuple Core::position() {
@@ -357,14 +303,13 @@ bool Core::holds() {
 uint64_t Core::begin_pass(bool resumed) {
   ConsumerLock lock = consume();
   check_open();
-  return engine_->begin_pass(resumed, failed_ || engine_->amid());
+  return consumer_->begin_pass(resumed);
 }
 
 void Core::restore(const std::string& state) {
   ConsumerLock lock = consume();
   check_open();
-  engine_->restore(LoaderState::from_json(state));
-  failed_ = false;
+  consumer_->restore(LoaderState::from_json(state));
 }
 
 }  // namespace penstock::python

@@ -13,7 +13,7 @@ nb::object EpochIterator::next() {
   if (over_) throw nb::stop_iteration();
   nb::object batch;
   try {
-    batch = core.next(epoch_, serial_);
+    batch = core.next(serial_);
   } catch (...) {
     over_ = true;
     throw;

@@ -19,7 +19,6 @@ class EpochIterator {
         finished_(std::move(finished)) {}
   nanobind::object next();
   // For callers that use the Core directly.
-  uint64_t epoch() const { return epoch_; }
   uint64_t serial() const { return serial_; }
   // For Python's garbage collector.
   int traverse(visitproc visit, void* arg) const;

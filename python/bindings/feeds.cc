@@ -31,15 +31,13 @@ class LoaderSource : public FeedsHub::Source {
   void begin_pass() override {
     WithGil locked;
     nb::object iterator = loader().attr("__iter__")();
-    auto& pass = nb::cast<EpochIterator&>(iterator);
-    epoch_ = pass.epoch();
-    serial_ = pass.serial();
+    serial_ = nb::cast<EpochIterator&>(iterator).serial();
   }
   FeedsHub::Pulled pull() override {
     WithGil locked;
     try {
       const uint64_t before = engine_.bytes_delivered();
-      nb::object batch = engine_.next(epoch_, serial_);
+      nb::object batch = engine_.next(serial_);
       if (batch.ptr() == end_marker()) return {};
       return {FeedsHub::Item{share(batch.ptr()), engine_.bytes_delivered() - before}, nullptr, {}};
     } catch (nb::python_error& error) {
@@ -70,7 +68,7 @@ class LoaderSource : public FeedsHub::Source {
 
   std::shared_ptr<void> loader_, core_;
   Core& engine_;
-  uint64_t epoch_ = 0, serial_ = 0;
+  uint64_t serial_ = 0;
 };
 
 class Hub {

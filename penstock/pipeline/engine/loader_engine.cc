@@ -105,7 +105,8 @@ LoaderEngine::LoaderEngine(std::shared_ptr<const Plan> plan, std::shared_ptr<Sam
     : samples_(std::move(samples)),
       engine_(std::move(plan), settings,
               [](TicketEngine&) { return std::make_unique<LocalTransport>(); }),
-      pool_(engine_.ring(), engine_.supervisor()) {}
+      pool_(engine_.ring(), engine_.supervisor()),
+      consumer_(engine_, *this) {}
 
 // Called by the Loader and not by the destructor, because an abandoned thread may hold the engine
 // last.
@@ -117,9 +118,9 @@ void LoaderEngine::close() {
   close_stream();
   if (!over) return;  // called by a worker, which continues to use the engine
   // A thread that iterates at this moment finds the ring closed and releases its batch itself.
-  std::unique_lock lock(consumer_, std::try_to_lock);
+  std::unique_lock lock(consuming_, std::try_to_lock);
   if (!lock) return;
-  inline_.reset();
+  consumer_.drop_worker();
   engine_.release();
   engine_.close_output();
   engine_.scheduler().drain();
@@ -137,10 +138,10 @@ void LoaderEngine::check_ours() const {
 
 std::unique_lock<std::mutex> LoaderEngine::consume() const {
   check_ours();
-  return std::unique_lock(consumer_);
+  return std::unique_lock(consuming_);
 }
 
-void LoaderEngine::check_open() const {
+void LoaderEngine::check_open() {
   check_ours();
   if (!closed()) return;
   if (auto fatal = pool_.fatal()) std::rethrow_exception(fatal);
@@ -150,7 +151,7 @@ void LoaderEngine::check_open() const {
 void LoaderEngine::enter() {
   check_open();
   if (workers() == 0) {
-    if (inline_ == nullptr) inline_ = engine_.make_worker(false);
+    if (!consumer_.works_in_line()) consumer_.work_in_line(engine_.make_worker(false));
     return;
   }
   if (pool_.started()) return;
@@ -172,10 +173,8 @@ void LoaderEngine::enter() {
 uint64_t LoaderEngine::begin_epoch() {
   const auto lock = consume();
   enter();
-  const bool amid = engine_.amid();
-  if (amid && !resumed_) leave_epoch();
-  enter_epoch(engine_.begin_pass(std::exchange(resumed_, false), amid));
-  return latest_ = ++serial_;
+  enter_epoch(consumer_.begin_pass(std::exchange(resumed_, false)));
+  return consumer_.begin_iteration();
 }
 
 uint64_t LoaderEngine::begin_steps() {
@@ -183,7 +182,7 @@ uint64_t LoaderEngine::begin_steps() {
   enter();
   resumed_ = true;
   enter_epoch(engine_.scheduler().position().epoch);
-  return latest_ = ++serial_;
+  return consumer_.begin_iteration();
 }
 
 std::optional<Example> LoaderEngine::next() {
@@ -193,71 +192,38 @@ std::optional<Example> LoaderEngine::next() {
 
 std::optional<Example> LoaderEngine::next_of(uint64_t serial, bool across, bool& gave_all) {
   const auto lock = consume();
-  if (serial < latest_ && !gave_all) {
-    throw refuse_loader(
-        "this iteration was overtaken: a later one was begun before its end. A Loader has one "
-        "place, so the batches that are missing here are the later one's, or were left out; "
-        "iterations side by side need a Loader each");
+  if (gave_all ? !consumer_.is_current(serial) : !consumer_.check_iteration(serial)) {
+    return std::nullopt;
   }
-  if (serial != serial_) return std::nullopt;
   auto batch = take_next();
   if (!batch && across) {
     batch = take_next();
     if (!batch) throw refuse_loader("the dataset is empty: it gave no batch");
   }
-  gave_all = !across && running_ && engine_.gave_all(*running_);
+  gave_all = !across && consumer_.round() && engine_.gave_all(*consumer_.round());
   return batch;
 }
 
 std::optional<Example> LoaderEngine::take_next() {
   enter();
-  if (engine_.has_held()) {
-    if (auto held = handed_out(engine_.take_held())) return held;
-  }
-  Scheduler& scheduler = engine_.scheduler();
-  if (!running_) enter_epoch(scheduler.position().epoch);
-  for (;;) {
-    check_open();
-    switch (scheduler.poll(*running_)) {
-      case Scheduler::Poll::kEpochEnd: {
-        const auto round = engine_.round(*running_);
-        running_.reset();
-        leave_epoch();
-        if (!round) return std::nullopt;
-        enter_epoch(*round);
-        break;
-      }
-      case Scheduler::Poll::kFailed:
-        raise(engine_.stream_failure());
-      case Scheduler::Poll::kBatch:
-        if (auto batch = take()) return batch;
-        break;  // all of it was skipped
-      case Scheduler::Poll::kWait:
-        if (inline_ == nullptr) {
-          scheduler.wait(-1);
-        } else if (auto seq = scheduler.next_open()) {
-          serve_entry(engine_.ring(), 0, *seq, *inline_, &engine_.memory());
-        }
-        break;
-    }
-  }
+  if (!consumer_.round()) enter_epoch(engine_.scheduler().position().epoch);
+  if (consumer_.next()) return std::exchange(batch_, std::nullopt);
+  end_epoch();
+  return std::nullopt;
 }
 
 void LoaderEngine::enter_epoch(uint64_t epoch) {
   if (samples_ != nullptr && samples_->source().hooked() && hooked_ != epoch) {
-    leave_epoch();
+    end_epoch();
     settle();
     samples_->source().on_epoch_begin(epoch);
     hooked_ = epoch;
     if (samples_->refresh_length()) engine_.length_changed(++version_);
   }
-  running_ = epoch;
-  engine_.scheduler().begin_epoch();
+  consumer_.enter_round(epoch);
 }
 
-void LoaderEngine::leave_epoch() {
-  engine_.leave_round();
-  for (const auto& cache : engine_.plan().caches()) cache->end_pass();
+void LoaderEngine::end_epoch() {
   if (!hooked_) return;
   settle();
   const uint64_t epoch = *std::exchange(hooked_, std::nullopt);
@@ -292,51 +258,37 @@ LoaderState LoaderEngine::state() const {
 void LoaderEngine::restore(const LoaderState& state) {
   const auto lock = consume();
   check_open();
-  engine_.restore(state);
+  consumer_.restore(state);
   if (hooked_ != state.epoch) hooked_.reset();
-  ++serial_;
-  running_.reset();
   resumed_ = true;
 }
 
 // ---- taking ------------------------------------------------------------------------------------
 
-Example LoaderEngine::example_of(const PlanOutput::Item& item) const {
-  if (item.row) return expand_columns(item.elements->row(*item.row), *item.elements->spec());
+void LoaderEngine::hand_out(const PlanOutput::Item& item) {
+  if (item.row) {
+    batch_ = expand_columns(item.elements->row(*item.row), *item.elements->spec());
+    return;
+  }
   const Block block = item.batch();
   const uint32_t parts = engine_.plan().parts();
-  return parts != 0 ? split_example(block, parts) : block.batch();
+  batch_ = parts != 0 ? split_example(block, parts) : block.batch();
 }
 
-std::optional<Example> LoaderEngine::handed_out(PlanEngine::Taken taken) {
-  if (taken.failure) raise(std::move(*taken.failure));
-  if (!taken.item) return std::nullopt;
-  return example_of(*taken.item);
-}
-
-// The scheduler's current batch; nothing: all of it was lost.
-std::optional<Example> LoaderEngine::take() {
-  const uint64_t seq = engine_.scheduler().current_seq();
-  if (engine_.remake_if_mismatched()) return std::nullopt;
-  TicketRing& ring = engine_.ring();
-  if (auto g = engine_.scheduler().failed_granule()) raise(ring.task_at(seq, *g), *g);
-  if (ring.task_at(seq, 0).kind == ResultKind::kPacket) return take_item();
-  return handed_out(engine_.take());
-}
-
-// The current ticket's whole item, as the data set returned it.
-std::optional<Example> LoaderEngine::take_item() {
+bool LoaderEngine::take() {
   Scheduler& scheduler = engine_.scheduler();
   Task& task = engine_.ring().task_at(scheduler.current_seq(), 0);
+  if (task.kind != ResultKind::kPacket) return consumer_.hand_out(engine_.take());
+  // A whole item, as the data set returned it.
   const uint64_t bytes = task.bytes;
   std::unique_ptr<Outcome> outcome = take_outcome(task);
   engine_.add_losses(outcome->losses, scheduler.current().epoch);
   scheduler.deliver(bytes, 1);
-  return std::move(outcome->batch);
+  batch_ = std::move(outcome->batch);
+  return true;
 }
 
-void LoaderEngine::raise(Task& task, uint32_t granule) {
-  Ticket ticket = ticket_of(engine_.ring().claim_in(engine_.scheduler().current_seq(), granule, 0));
+void LoaderEngine::raise(Task& task, const Ticket& ticket) {
   if (task.kind == ResultKind::kError) raise(PlanEngine::failure_of(task, ticket));
   LoaderFailure failure{ticket.epoch, ticket.step, 0, {}, task.worker, nullptr};
   const Plan& plan = engine_.plan();
@@ -365,8 +317,7 @@ void LoaderEngine::raise(LoaderFailure failure) {
     std::lock_guard lock(failing_);
     failure_ = failure;
   }
-  running_.reset();
-  engine_.scheduler().fail();
+  consumer_.fail();
   std::rethrow_exception(failure.error);
 }
 

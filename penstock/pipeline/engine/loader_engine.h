@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "penstock/pipeline/engine/consumer.h"
 #include "penstock/pipeline/engine/loader_options.h"
 #include "penstock/pipeline/engine/plan_engine.h"
 #include "penstock/pipeline/engine/samples.h"
@@ -19,7 +20,7 @@ namespace penstock {
 // stream, and the hooks of a data set of samples. The Loader, its ranges and its threads share it,
 // so a thread that returns late from user code still finds all objects alive. Threads: as for
 // Loader.
-class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
+class LoaderEngine : public std::enable_shared_from_this<LoaderEngine>, private Consumer::Policy {
  public:
   // For a Dataset. Its nodes do batching, shuffling and sharding. Error kInvalidArgument: an option
   // for these is set.
@@ -31,8 +32,7 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   uint64_t begin_steps();
   std::optional<Example> next();
   // The next batch of a range. `across`: the range continues across epochs. `gave_all`: set after
-  // the last batch of its epoch. There is one place, so only one iteration at a time. Error
-  // kInvalidArgument: restore() or a newer iteration has ended this one.
+  // the last batch of its epoch. Error kInvalidArgument: a newer iteration has begun.
   std::optional<Example> next_of(uint64_t serial, bool across, bool& gave_all);
 
   uint64_t steps() const { return engine_.plan().known_length().value_or(UINT64_MAX); }
@@ -56,23 +56,23 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   uint32_t workers() const { return engine_.settings().workers; }
   void enter();
   void enter_epoch(uint64_t epoch);
-  void leave_epoch();
+  void end_epoch();  // calls the hook of the epoch that began
   void close_stream();
-
   std::optional<Example> take_next();
-  std::optional<Example> take();
-  std::optional<Example> take_item();
-  std::optional<Example> handed_out(PlanEngine::Taken taken);
-  Example example_of(const PlanOutput::Item& item) const;
 
   // Locks the position. Error in a forked child, where the lock may be held forever by a thread
   // that does not exist there.
   std::unique_lock<std::mutex> consume() const;
   void check_ours() const;
-  void check_open() const;
   void settle();  // waits until no worker runs a withdrawn ticket
-  [[noreturn]] void raise(Task& task, uint32_t granule);
-  [[noreturn]] void raise(LoaderFailure failure);  // the position stays
+
+  void check_open() override;
+  bool take() override;
+  void hand_out(const PlanOutput::Item& item) override;
+  void leave_round() override { engine_.leave_round(); }
+  void wait() override { engine_.scheduler().wait(-1); }
+  [[noreturn]] void raise(Task& task, const Ticket& ticket) override;
+  [[noreturn]] void raise(LoaderFailure failure) override;
 
   std::string title() const;
 
@@ -80,17 +80,15 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine> {
   PlanEngine engine_;
   std::thread reading_;     // runs the stream reader
   std::future<void> read_;  // ready when reading_ is done, except for releasing the engine
-  std::unique_ptr<TicketRunner> inline_;
   WorkerPool pool_;
 
-  mutable std::mutex consumer_;      // guards the scheduler and the position
-  std::mutex closing_;               // held while closing, after the workers have ended
-  std::optional<uint64_t> running_;  // the epoch that an iteration is in
-  std::optional<uint64_t> hooked_;   // the epoch whose begin hook ran, but not its end hook
-  uint64_t version_ = 0;             // of the data set's length
-  uint64_t serial_ = 0;              // of the current iteration; not in use if that was ended
-  uint64_t latest_ = 0;              // of the last iteration that began
-  bool resumed_ = false;             // the position was set by restore() or steps()
+  mutable std::mutex consuming_;  // guards all that only the consumer uses
+  std::mutex closing_;            // held while closing, after the workers have ended
+  Consumer consumer_;
+  std::optional<Example> batch_;    // handed out
+  std::optional<uint64_t> hooked_;  // the epoch whose begin hook ran, but not its end hook
+  uint64_t version_ = 0;            // of the data set's length
+  bool resumed_ = false;            // the position was set by restore() or steps()
 
   mutable std::mutex failing_;  // guards failure_
   std::optional<LoaderFailure> failure_;

@@ -154,9 +154,11 @@ std::optional<uint64_t> PlanEngine::round(uint64_t epoch) const {
 }
 
 void PlanEngine::leave_round() {
-  if (reader_ == nullptr) return;
-  PlanTickets::Leftover behind = tickets().take_leftover(scheduler().position());
-  add_losses(losses_of(behind.losses), behind.epoch);
+  if (reader_ != nullptr) {
+    PlanTickets::Leftover behind = tickets().take_leftover(scheduler().position());
+    add_losses(losses_of(behind.losses), behind.epoch);
+  }
+  for (const auto& cache : plan_->caches()) cache->end_pass();
 }
 
 bool PlanEngine::gave_all(uint64_t epoch) const {

@@ -19,12 +19,8 @@ namespace penstock {
 // Runs a plan, for the Loaders of C++ and Python: schedules its tickets, reads its stream, runs its
 // parallel maps, turns results into items, and keeps the consumer's place.
 //
-// The consumer's loop:
-// 1. round(): the scheduler's epoch to poll.
-// 2. scheduler().poll(). After kBatch: take(), then take_held() until nothing is left. After
-//    kEpochEnd: leave_round(), and round() again.
-//
-// Failures of stages are returned (Taken::failure), not thrown; the caller raises them.
+// The consumer's loop is Consumer::next(). Failures of stages are returned (Taken::failure), not
+// thrown; the caller raises them.
 //
 // Threads: one consumer at a time. Any thread may call make_worker(), run_stream_reader(),
 // worker_stages(), stream_stages() and close_stream().
@@ -81,7 +77,8 @@ class PlanEngine : public TicketEngine {
   // A user's pass may have several rounds, each an epoch of the scheduler. Returns the round to
   // poll in the pass that contains `epoch`; nothing: the pass ended.
   std::optional<uint64_t> round(uint64_t epoch) const;
-  // Call it when the scheduler has left a round: counts the losses after its last batch.
+  // Call it when the scheduler has left a round: counts the losses after its last batch, and
+  // completes caches. May block.
   void leave_round();
   // The whole pass was delivered.
   bool gave_all(uint64_t epoch) const;

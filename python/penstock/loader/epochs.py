@@ -41,7 +41,7 @@ class Epochs:
             self.call("on_epoch_begin")
             self.publish()
             self.open = epoch
-        self._core.begin_epoch()
+        self._core.begin_epoch(epoch)
 
     def end(self) -> None:
         """End the open epoch, if there is one; it may be unfinished."""

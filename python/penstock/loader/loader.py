@@ -261,7 +261,7 @@ class Loader(Restorable, Closing):
                 self._epochs.begin(epoch)
         taken_at = epoch
         for _ in range(n):
-            batch = self._core.next(epoch, serial)
+            batch = self._core.next(serial)
             while batch is _engine.END:
                 with self._lock:
                     if not self._core.is_current(serial):
@@ -271,7 +271,7 @@ class Loader(Restorable, Closing):
                     self._epochs.end()
                     epoch = self._core.position()[0]
                     self._epochs.begin(epoch)
-                batch = self._core.next(epoch, serial)
+                batch = self._core.next(serial)
             taken_at = epoch
             yield batch
 
@@ -360,7 +360,6 @@ class Loader(Restorable, Closing):
             )
         with self._lock:
             self._core.restore(_json_of(state))  # raises before anything has changed
-            self._core.end_iteration()
             self._resumed = True
             self._epochs.moved_to(self._core.position()[0])
 

@@ -104,6 +104,27 @@ TEST(LoaderErrors, after_an_exception_next_tries_the_batch_again) {
   }
 }
 
+// As in Python: the pass that failed is over, even if its first batch failed.
+TEST(LoaderErrors, after_an_exception_a_new_iteration_is_the_next_epoch) {
+  for (uint32_t workers : kWorkers) {
+    Loader feed(std::make_shared<Faulty>(20, std::set<uint64_t>{1}, 1),
+                {.batch_size = 4, .workers = workers, .max_queue_size = 1});
+    EXPECT_THROW(take_epoch(feed), Broken);
+    EXPECT_EQ(flat(take_epoch(feed)), iota(20));
+    EXPECT_EQ(feed.state().epoch, 2u);
+  }
+}
+
+TEST(LoaderErrors, an_epoch_that_was_finished_after_an_exception_is_followed_by_the_next) {
+  Loader feed(std::make_shared<Faulty>(8, std::set<uint64_t>{1}, 1),
+              {.batch_size = 4, .workers = 0});
+  EXPECT_THROW(feed.next(), Broken);
+  while (feed.next()) {
+  }
+  EXPECT_EQ(flat(take_epoch(feed)), iota(8));
+  EXPECT_EQ(feed.state().epoch, 2u);
+}
+
 TEST(LoaderErrors, retries_are_silent_and_counted) {
   for (uint32_t workers : kWorkers) {
     Loader feed(std::make_shared<Faulty>(20, std::set<uint64_t>{3, 13}, 2),
