@@ -21,6 +21,7 @@ from cases import (
     network,
     order,
     parquet,
+    population,
     publish,
     samples,
     server,
@@ -57,6 +58,7 @@ _MODULES = (
     network,
     channel,
     batcher,
+    population,
     loop,
     counters,
 )

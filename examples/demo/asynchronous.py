@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -38,6 +39,12 @@ def towers() -> str:
     return found(r"\d+ updates from.*", text) + "; " + found(r"[\d.]+% of the.*", text)
 
 
+def population() -> str:
+    if importlib.util.find_spec("torch") is None:
+        return "not run: it needs torch"
+    return found(r"\d+ networks, .*", said("population.py", "30"))
+
+
 def server() -> str:
     return "2 worker processes; " + found(r"versions .*", said("server.py"))
 
@@ -72,6 +79,7 @@ def predict() -> str:
 ROWS: dict[str, Callable[[], str]] = {
     "hogwild": hogwild,
     "towers": towers,
+    "population": population,
     "server": server,
     "actors": actors,
     "loop": loop,
@@ -85,7 +93,7 @@ def print_rows() -> None:
     for name, run in ROWS.items():
         began = time.perf_counter()
         line = run()
-        print(f"{name:9}{time.perf_counter() - began:5.1f} s  {line}", flush=True)
+        print(f"{name:11}{time.perf_counter() - began:5.1f} s  {line}", flush=True)
 
 
 if __name__ == "__main__":

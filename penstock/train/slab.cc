@@ -42,16 +42,31 @@ struct Slab::Memory {
       : layout(std::move(its_layout)),
         fd(std::move(its_fd)),
         base(static_cast<std::byte*>(mapped)) {}
-  ~Memory() { os::unmap(base, mapped_bytes(layout)); }
+  Memory(Layout its_layout, std::shared_ptr<Memory> its_whole, size_t offset)
+      : layout(std::move(its_layout)),
+        whole(std::move(its_whole)),
+        window(whole->floats() + offset) {}
+  ~Memory() {
+    if (base != nullptr) os::unmap(base, mapped_bytes(layout));
+  }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  Header* header() const { return reinterpret_cast<Header*>(base); }
-  float* floats() const { return reinterpret_cast<float*>(base + os::page_size()); }
+  float* floats() const {
+    return window != nullptr ? window : reinterpret_cast<float*>(base + os::page_size());
+  }
+  std::atomic<uint64_t>& version() {
+    return window != nullptr ? window_version : reinterpret_cast<Header*>(base)->version;
+  }
 
   const Layout layout;
   const os::Fd fd;
-  std::byte* const base;
+  std::byte* const base = nullptr;
+
+  // Of a window, which has no mapping of its own.
+  const std::shared_ptr<Memory> whole;
+  float* const window = nullptr;
+  std::atomic<uint64_t> window_version{0};
 };
 
 Slab Slab::make(Layout layout, Kind kind) {
@@ -108,6 +123,21 @@ Slab Slab::open(int fd, Layout layout) {
   return Slab(std::make_shared<Memory>(std::move(layout), std::move(own), base));
 }
 
+Slab Slab::window(Layout layout, size_t offset) const {
+  const size_t size = memory_->layout.floats();
+  std::string wrong;
+  if (kind() == Kind::kShared) {
+    wrong = "a shared slab has no windows";
+  } else if (offset % Layout::kAlign != 0) {
+    wrong = "a window's offset is a multiple of " + std::to_string(Layout::kAlign);
+  } else if (offset > size || layout.floats() > size - offset) {
+    wrong = "a window of " + std::to_string(layout.floats()) + " floats at " +
+            std::to_string(offset) + " ends beyond the slab's " + std::to_string(size);
+  }
+  if (!wrong.empty()) throw Error(Code::kInvalidArgument, "slab", wrong);
+  return Slab(std::make_shared<Memory>(std::move(layout), memory_, offset));
+}
+
 const Layout& Slab::layout() const { return memory_->layout; }
 Slab::Kind Slab::kind() const { return memory_->fd ? Kind::kShared : Kind::kPrivate; }
 int Slab::fd() const { return memory_->fd.get(); }
@@ -127,6 +157,6 @@ void Slab::copy_from(const Slab& other) const {
   std::memcpy(memory_->floats(), other.memory_->floats(), layout().bytes());
 }
 
-std::atomic<uint64_t>& Slab::version() const { return memory_->header()->version; }
+std::atomic<uint64_t>& Slab::version() const { return memory_->version(); }
 
 }  // namespace penstock::train

@@ -31,6 +31,11 @@ class Slab {
   // kInvalidArgument: `fd` is not a slab, or has another layout.
   static Slab open(int fd, Layout layout);
 
+  // Floats of this slab from `offset` on as a private slab with a layout and a version of its own:
+  // writes to either are seen in both. Keeps this slab's memory. Error kInvalidArgument: a shared
+  // slab, an offset that is no multiple of Layout::kAlign, or an end beyond this slab's.
+  Slab window(Layout layout, size_t offset) const;
+
   const Layout& layout() const;
   Kind kind() const;
   int fd() const;  // of a shared slab, which keeps it open; else -1

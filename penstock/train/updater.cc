@@ -18,6 +18,23 @@ Updater::Updater(Parameters parameters, Optimizer optimizer, Options options)
   }
 }
 
+Updater::Updater(Parameters parameters, Optimizer optimizer, NonFinite non_finite,
+                 std::vector<Slab> state)
+    : parameters_(std::move(parameters)),
+      optimizer_(std::move(optimizer)),
+      options_{.non_finite = non_finite},
+      state_(std::move(state)) {
+  if (state_.size() != optimizer_.state_slabs()) {
+    throw Error(Code::kInvalidArgument, "Updater",
+                optimizer_.name() + " has " + std::to_string(optimizer_.state_slabs()) +
+                    " state slabs; " + std::to_string(state_.size()) + " were given");
+  }
+  for (size_t i = 0; i < state_.size(); ++i) {
+    parameters_.layout().require_equal(state_[i].layout(), "Updater", "the state");
+    states_[i] = state_[i].values().data();
+  }
+}
+
 Error Updater::not_finite(const std::string& what) const {
   return Error(Code::kInvalidArgument, "apply",
                "the gradient of update " + std::to_string(step_) + " is not finite: " + what +

@@ -42,6 +42,10 @@ class Updater {
   Updater(Parameters parameters, Optimizer optimizer, Options options);
   Updater(Parameters parameters, Optimizer optimizer)
       : Updater(std::move(parameters), std::move(optimizer), Options()) {}
+  // With existing state slabs, whose floats are kept, such as windows of one slab. Error
+  // kInvalidArgument: another number of slabs than the formula's, or another layout.
+  Updater(Parameters parameters, Optimizer optimizer, NonFinite non_finite,
+          std::vector<Slab> state);
 
   // Applies one update from `gradients` * scale. Only reads the gradients. False: not finite, and
   // skipped. Error kInvalidArgument: another layout, the parameters themselves, a scale that is not

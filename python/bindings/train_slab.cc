@@ -77,6 +77,12 @@ void bind_train_slab(nb::module_& m) {
              WithoutGil unlocked;
              return Slab::make(slab.layout(), shared ? Slab::Kind::kShared : Slab::Kind::kPrivate);
            })
+      .def(
+          "window",
+          [](const Slab& slab, nb::list blocks, size_t offset) {
+            return slab.window(layout_of(blocks), offset);
+          },
+          nb::arg("blocks"), nb::arg("offset"))
       .def("arrays", &arrays_of)
       .def("zero", &Slab::zero, nb::call_guard<WithoutGil>())
       .def("copy_from", &Slab::copy_from, nb::arg("other"), nb::call_guard<WithoutGil>())

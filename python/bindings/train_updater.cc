@@ -1,9 +1,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "buffer.h"
@@ -99,9 +102,12 @@ void bind_optimizer(nb::module_& m) {
                   [](Schedule lr, double beta1, double beta2, double eps, Common common) {
                     return Optimizer::adam(std::move(lr), {beta1, beta2, eps}, common);
                   })
-      .def_static("adamw", [](Schedule lr, double beta1, double beta2, double eps, Common common) {
-        return Optimizer::adamw(std::move(lr), {beta1, beta2, eps}, common);
-      });
+      .def_static("adamw",
+                  [](Schedule lr, double beta1, double beta2, double eps, Common common) {
+                    return Optimizer::adamw(std::move(lr), {beta1, beta2, eps}, common);
+                  })
+      .def_prop_ro("state_slabs", &Optimizer::state_slabs)
+      .def_prop_ro("initial_state", &Optimizer::initial_state);
 }
 
 }  // namespace
@@ -120,6 +126,14 @@ void bind_train_updater(nb::module_& m) {
                                 .state = shared ? Slab::Kind::kShared : Slab::Kind::kPrivate});
           },
           nb::arg("parameters"), nb::arg("optimizer"), nb::arg("non_finite"), nb::arg("shared"))
+      .def_static(
+          "over",
+          [](const Slab& parameters, const Optimizer& optimizer, int non_finite,
+             std::vector<Slab> state) {
+            return std::make_unique<Updater>(Parameters(parameters), optimizer,
+                                             static_cast<NonFinite>(non_finite), std::move(state));
+          },
+          nb::arg("parameters"), nb::arg("optimizer"), nb::arg("non_finite"), nb::arg("state"))
       .def("apply", &Updater::apply, nb::arg("gradients"), nb::arg("scale"),
            nb::call_guard<WithoutGil>())
       .def(

@@ -22,6 +22,8 @@ from .hogwild import Hogwild, HogwildReport
 from .loop import Loop, LoopMeasure, LoopReport
 from .optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSProp
 from .parameters import Parameters, Slab
+from .pool import Pool, PoolResult
+from .population import MemberResult, MemberState, Population, PopulationRun
 from .prediction import Predictions, evaluate, predict
 from .publish import Model, attach, publish, unpublish
 from .sequences import Stateful, StatefulBatch
@@ -43,6 +45,8 @@ __all__ = [
     "Loop",
     "LoopMeasure",
     "LoopReport",
+    "MemberResult",
+    "MemberState",
     "Model",
     "Momentum",
     "Nesterov",
@@ -50,6 +54,10 @@ __all__ = [
     "ParameterClient",
     "ParameterServer",
     "Parameters",
+    "Pool",
+    "PoolResult",
+    "Population",
+    "PopulationRun",
     "Predictions",
     "Producer",
     "RMSProp",

@@ -7,6 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <optional>
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
@@ -161,6 +164,39 @@ TEST(Parameters, copies_are_the_same_parameters_and_gradients_are_not) {
   EXPECT_EQ(gradients.layout(), parameters.layout());
   EXPECT_EQ(gradients.kind(), Slab::Kind::kShared);
   EXPECT_EQ(gradients.values()[0], 0);
+}
+
+TEST(Slab, a_window_is_a_part_of_it_with_a_layout_of_its_own) {
+  Slab whole = Slab::make(Layout{{"members", {2, 32}}});
+  std::iota(whole.values().begin(), whole.values().end(), 0.0f);
+  Slab window = whole.window(small_blocks(), 32);
+  EXPECT_EQ(window.values().data(), whole.values().data() + 32);
+  EXPECT_EQ(window.at("w").as_span<float>()[0], 32);
+  EXPECT_EQ(window.at("b").as_span<float>()[0], 48);
+  window.values()[1] = -1;
+  EXPECT_EQ(whole.values()[33], -1);
+  window.version() = 7;
+  EXPECT_EQ(whole.version(), 0u);
+  EXPECT_EQ(whole.window(small_blocks(), 0).version(), 0u);
+}
+
+TEST(Slab, a_window_keeps_the_whole_memory) {
+  std::optional<Tensor> kept;
+  {
+    Slab whole = Slab::make(Layout{{"members", {64}}});
+    whole.values()[32] = 5;
+    kept = whole.window(small_blocks(), 32).at("w");
+  }
+  EXPECT_EQ(kept->as_span<float>()[0], 5);
+}
+
+TEST(Slab, a_window_that_is_not_inside_is_refused) {
+  Slab whole = Slab::make(Layout{{"members", {40}}});
+  for (size_t offset : {size_t{8}, size_t{32}, size_t{48}, SIZE_MAX - 15}) {
+    EXPECT_EQ(code_of([&] { whole.window(small_blocks(), offset); }), Code::kInvalidArgument);
+  }
+  Slab shared = Slab::make(Layout{{"members", {40}}}, Slab::Kind::kShared);
+  EXPECT_EQ(code_of([&] { shared.window(small_blocks(), 0); }), Code::kInvalidArgument);
 }
 
 }  // namespace

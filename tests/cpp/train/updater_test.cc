@@ -254,5 +254,56 @@ TEST(Updater, threads_apply_one_after_the_other) {
   for (float x : parameters.at("w").as_span<const float>()) EXPECT_EQ(x, 1000);
 }
 
+// Several members of a population have their weights and state in one slab.
+TEST(Updater, updates_windows_of_a_slab_as_it_updates_slabs) {
+  for (const Optimizer& optimizer : all_optimizers()) {
+    const Layout layout = a_layout();
+    const size_t part = layout.floats();
+    const size_t parts = 1 + optimizer.state_slabs();
+    const Layout of_whole{{"members", {static_cast<int64_t>(3 * parts * part)}}};
+    Slab whole = Slab::make(of_whole);
+    std::vector<Slab> windows;
+    for (size_t i = 0; i < parts; ++i) {
+      windows.push_back(whole.window(layout, (parts + i) * part));
+    }
+    Updater alone(Parameters(Slab::make(layout)), optimizer);
+    fill(alone.parameters().slab(), 1);
+    windows[0].copy_from(alone.parameters().slab());
+    for (size_t i = 1; i < parts; ++i) windows[i].copy_from(alone.state()[i - 1]);
+    Updater member(Parameters(windows[0]), optimizer, NonFinite::kRaise,
+                   {windows.begin() + 1, windows.end()});
+
+    Slab gradients = Slab::make(layout);
+    for (uint32_t step = 0; step < 3; ++step) {
+      fill(gradients, 10 + step);
+      EXPECT_TRUE(alone.apply(gradients));
+      EXPECT_TRUE(member.apply(gradients));
+    }
+    EXPECT_EQ(member.step(), 3u);
+    EXPECT_TRUE(same_bits(windows[0], alone.parameters().slab())) << optimizer.name();
+    for (size_t i = 1; i < parts; ++i) {
+      EXPECT_TRUE(same_bits(windows[i], alone.state()[i - 1])) << optimizer.name();
+    }
+    const auto is_zero = [](float f) { return f == 0; };
+    const auto floats = whole.values();
+    EXPECT_TRUE(std::all_of(floats.begin(), floats.begin() + parts * part, is_zero));
+    EXPECT_TRUE(std::all_of(floats.end() - parts * part, floats.end(), is_zero));
+  }
+}
+
+TEST(Updater, a_state_of_another_formula_or_layout_is_refused) {
+  const Optimizer adam = Optimizer::adam(1e-3, {}, {});
+  const Parameters parameters(Slab::make(a_layout()));
+  const Slab other = Slab::make(Layout{{"w", {2}}});
+  const Slab equal = Slab::make(a_layout());
+  EXPECT_NE(message_of(Code::kInvalidArgument,
+                       [&] { Updater(parameters, adam, NonFinite::kRaise, {equal}); })
+                .find("adam has 2 state slabs; 1 were given"),
+            std::string::npos);
+  message_of(Code::kInvalidArgument, [&] {
+    Updater(parameters, adam, NonFinite::kRaise, {equal, other});
+  });
+}
+
 }  // namespace
 }  // namespace penstock::train

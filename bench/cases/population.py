@@ -1,0 +1,269 @@
+"""Thirty LeNet-5, each with its own learning rate, on one batch a step that all of them share.
+
+`rate` counts samples times networks. `grew` is the memory beyond torch and the images: weights,
+gradients, and what a step needs. Every entry trains by SGD from equal weights for as many steps,
+and its losses are compared with those of one network after the other. Compiling is not timed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from harness import BEST_PEER, WORKERS, Case, Figure, Figures, Size, Target, expect, resident_bytes
+
+MEMBERS = 30
+RATES = [float(lr) for lr in np.geomspace(0.005, 0.1, MEMBERS)]
+THREADS, STACKED = "Population, 2 threads", "Population, stacked and compiled"
+WARM = 3
+
+Step = Callable[[Any, Any], Any]  # images and labels; returns the losses of all networks
+
+
+def lenet() -> Any:
+    from torch import nn
+
+    return nn.Sequential(
+        *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
+    )
+
+
+def seeded(number: int) -> Any:
+    import torch
+
+    torch.manual_seed(number)
+    return lenet()
+
+
+def batches(size: Size) -> list[Any]:
+    import torch
+
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((size.steps + WARM, size.batch, 1, 28, 28), np.float32)
+    labels = rng.integers(0, 10, (size.steps + WARM, size.batch))
+    return list(zip(torch.from_numpy(images), torch.from_numpy(labels), strict=True))
+
+
+def expected(data: list[Any]) -> Any:
+    """The loss of the first and last network in the last step."""
+    losses = []
+    for number in (0, MEMBERS - 1):
+        step = one_by_one([seeded(number)], RATES[number : number + 1])
+        for batch in data:
+            last = step(*batch)
+        losses.append(float(last[0]))
+    return losses
+
+
+def one_by_one(models: list[Any], rates: list[float]) -> Step:
+    import torch
+
+    optimizers = [torch.optim.SGD(m.parameters(), lr) for m, lr in zip(models, rates, strict=True)]
+
+    def step(images: Any, labels: Any) -> list[Any]:
+        losses = []
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return losses
+
+    return step
+
+
+def measured(size: Size, make: Callable[[], Step]) -> Figures:
+    data = batches(size)
+    before = resident_bytes()
+    step = make()
+    for batch in data[:WARM]:
+        losses = step(*batch)
+    start = time.perf_counter()
+    for batch in data[WARM:]:
+        losses = step(*batch)
+    seconds = time.perf_counter() - start
+    grew = resident_bytes() - before
+    check(losses, data)
+    return {"rate": MEMBERS * size.batch * size.steps / seconds, "grew": grew}
+
+
+def check(losses: Any, data: list[Any]) -> None:
+    wanted = expected(data)
+    got = [float(losses[0]), float(losses[-1])]
+    expect(np.allclose(got, wanted, rtol=1e-3), f"losses are {got}, not {wanted}")
+
+
+def population(size: Size, **options: Any) -> Figures:
+    from penstock import train
+
+    data = batches(size)
+    before = resident_bytes()
+    with train.Population(
+        lenet, members=MEMBERS, hyper={"lr": RATES}, optimizer="sgd", **options
+    ) as networks:
+        list(networks.train(data[:WARM], steps=WARM).as_completed())
+        start = time.perf_counter()
+        results = list(networks.train(data[WARM:], steps=size.steps).as_completed())
+        seconds = time.perf_counter() - start
+        grew = resident_bytes() - before
+    by_member = sorted(results, key=lambda result: result.member)
+    check([result.losses[-1] for result in by_member], data)
+    return {"rate": MEMBERS * size.batch * size.steps / seconds, "grew": grew}
+
+
+def threads(size: Size) -> Figures:
+    return population(size, strategy="concurrent", threads=WORKERS)
+
+
+def stacked(size: Size) -> Figures:
+    return population(size, strategy="stacked", compile=True)
+
+
+def in_turns(size: Size) -> Figures:
+    return measured(size, lambda: one_by_one([seeded(n) for n in range(MEMBERS)], RATES))
+
+
+def by_vmap(size: Size, compiled: bool = False) -> Figures:
+    import torch
+
+    def make() -> Step:
+        weights, _ = torch.func.stack_module_state([seeded(n) for n in range(MEMBERS)])
+        weights = {name: w.detach() for name, w in weights.items()}
+        base = lenet().to("meta")
+        rates = torch.tensor(RATES)
+
+        def loss_of(weights: Any, images: Any, labels: Any) -> Any:
+            outputs = torch.func.functional_call(base, weights, (images,))
+            return torch.nn.functional.cross_entropy(outputs, labels)
+
+        each = torch.func.vmap(torch.func.grad_and_value(loss_of), (0, None, None))
+        if compiled:
+            each = torch.compile(each, dynamic=False)
+
+        def step(images: Any, labels: Any) -> Any:
+            gradients, losses = each(weights, images, labels)
+            for name, w in weights.items():
+                w.sub_(gradients[name] * rates.view(-1, *[1] * (w.dim() - 1)))
+            return losses.detach()
+
+        return step
+
+    return measured(size, make)
+
+
+def by_compiled_vmap(size: Size) -> Figures:
+    return by_vmap(size, compiled=True)
+
+
+def two_threads(size: Size) -> Figures:
+    """Half of the networks each, by hand."""
+    import torch
+
+    def make() -> Step:
+        half = MEMBERS // WORKERS
+        steps = [
+            one_by_one([seeded(n) for n in range(at, at + half)], RATES[at : at + half])
+            for at in range(0, MEMBERS, half)
+        ]
+        work: list[Any] = [None] * WORKERS
+        done: list[Any] = [None] * WORKERS
+        turn = threading.Barrier(WORKERS + 1)
+
+        def run(which: int) -> None:
+            torch.set_num_threads(1)
+            while True:
+                turn.wait()
+                done[which] = steps[which](*work[which])
+                turn.wait()
+
+        for which in range(WORKERS):
+            threading.Thread(target=run, args=(which,), daemon=True).start()
+
+        def step(images: Any, labels: Any) -> Any:
+            work[:] = [(images, labels)] * WORKERS
+            turn.wait()
+            turn.wait()
+            return [loss for part in done for loss in part]
+
+        return step
+
+    return measured(size, make)
+
+
+def _process(at: int, count: int, size: Size, ready: Any, go: Any, losses: Any) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    numbers = range(at, at + count)
+    step = one_by_one([seeded(n) for n in numbers], [RATES[n] for n in numbers])
+    data = batches(size)
+    for batch in data[:WARM]:
+        step(*batch)
+    ready.release()
+    go.wait()
+    for batch in data[WARM:]:
+        last = step(*batch)
+    losses.put((at, [float(loss) for loss in last]))
+
+
+def two_processes(size: Size) -> Figures:
+    """Half of the networks each, by hand; the memory is that of both processes, with torch."""
+    context = multiprocessing.get_context("spawn")
+    ready, go, losses = context.Semaphore(0), context.Event(), context.Queue()
+    half = MEMBERS // WORKERS
+    children = [
+        context.Process(target=_process, args=(at, half, size, ready, go, losses))
+        for at in range(0, MEMBERS, half)
+    ]
+    before = resident_bytes()
+    for child in children:
+        child.start()
+    for _ in children:
+        ready.acquire()
+    start = time.perf_counter()
+    go.set()
+    parts = dict(losses.get() for _ in children)
+    seconds = time.perf_counter() - start
+    grew = resident_bytes() - before
+    for child in children:
+        child.join()
+    check([loss for at in sorted(parts) for loss in parts[at]], batches(size))
+    return {"rate": MEMBERS * size.batch * size.steps / seconds, "grew": grew}
+
+
+def case(key: str, batch: int, steps: int, ours: str, at_least: float) -> Case:
+    made = Case(
+        key,
+        f"{MEMBERS} LeNet-5 with learning rates of their own, batches of {batch}",
+        {
+            "rate": Figure("sample-steps/s", more_is_better=True),
+            "grew": Figure("MiB grew", 2**-20),
+        },
+        full={"batch": batch, "steps": steps},
+        quick={"batch": batch, "steps": max(5, steps // 5)},
+        targets=[
+            Target("rate", ours, BEST_PEER, at_least=at_least),
+            Target("grew", THREADS, at_most=80 * 2**20, says="80 MB beyond torch"),
+        ],
+    )
+    made.entry(THREADS, "ours")(threads)
+    made.entry(STACKED, "ours")(stacked)
+    made.entry("torch, one after the other", "peer")(in_turns)
+    made.entry("torch.func.vmap", "peer", beside=STACKED)(by_vmap)
+    made.entry("torch.func.vmap, compiled", "peer", beside=STACKED)(by_compiled_vmap)
+    made.entry("2 threads by hand", "peer")(two_threads)
+    made.entry("2 processes by hand", "peer")(two_processes)
+    return made
+
+
+CASES = [
+    case("population-64", 64, 20, THREADS, 1.1),
+    case("population-8", 8, 60, STACKED, 1.05),
+]

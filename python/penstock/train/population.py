@@ -1,0 +1,636 @@
+"""Population: many small models of one architecture, each with its own hyper-parameters."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..base.arguments import flag, integer, one_of, real
+from ..base.conventions import Closing, shown
+from ..errors import Closed, InvalidArgument, OutOfMemory
+from .member_rows import MemberRow, MemberRows, MemberState
+from .optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSProp
+from .steps import END, Source
+
+if TYPE_CHECKING:
+    from .population_torch import Strategy
+
+__all__ = ["MemberResult", "MemberState", "Population", "PopulationRun"]
+
+_FORMULAS: dict[str, type[Optimizer]] = {
+    "sgd": SGD,
+    "momentum": Momentum,
+    "nesterov": Nesterov,
+    "adagrad": Adagrad,
+    "rmsprop": RMSProp,
+    "adam": Adam,
+    "adamw": AdamW,
+}
+_STRATEGIES = ("stacked", "concurrent")
+_TRIALS = 3  # steps with each strategy, the first of which is not measured
+
+
+@dataclass(frozen=True)
+class MemberResult:
+    """A member that finished its steps, or failed.
+
+    Attributes
+    ----------
+    member : int
+    hyper : dict
+        Its hyper-parameters, with the seed.
+    steps : int
+        Updates of this run.
+    losses : array of float32, shape (steps,)
+        The loss of each step; with `error`, that of the failed step is the last.
+    error : Exception, optional
+        Why the member stopped early: a loss or gradient that is not finite, or an exception of the
+        model or loss. Its weights are those before the failed step.
+    """
+
+    member: int
+    hyper: dict[str, Any]
+    steps: int
+    losses: np.ndarray[Any, Any]
+    error: Exception | None = None
+
+    def __repr__(self) -> str:
+        last = f"{self.losses[-1]:.4g}" if len(self.losses) else "none"
+        facts: dict[str, Any] = {"steps": self.steps, "loss": last, "hyper": self.hyper}
+        if self.error is not None:
+            facts["error"] = type(self.error).__name__
+        return shown(self, self.member, **facts)
+
+
+class Population(Closing):
+    """Train many small models of one architecture in one process.
+
+    All weights, gradients and optimizer states are in one piece of memory, one row for each member.
+    Each member has its own hyper-parameters, its own step count and, if wanted, its own data.
+
+    Parameters
+    ----------
+    model : callable or torch.nn.Module
+        A function or class without arguments that makes a module: each member's initial weights
+        come from a call of it with torch's generator at the member's seed. A module: all members
+        begin with its weights. float32, on the CPU.
+    members : int
+    hyper : dict
+        The optimizer's hyper-parameters by name ("lr", "weight_decay", "momentum", ...), and
+        "seed": a list with a value for each member, or one value for all. Default of "seed": `seed`
+        + the member's number.
+    optimizer : {"sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw"}
+        Its formula is that of `train.SGD` and so on.
+    loss : callable, optional
+        ``loss(outputs, targets) -> scalar tensor``. Default: `torch.nn.functional.cross_entropy`.
+    seed : int
+        Also decides `perturb`.
+    strategy : {"stacked", "concurrent"}, optional
+        How gradients are computed. stacked: one call for all members, by `torch.func.vmap`; for a
+        module without buffers. concurrent: `threads` threads compute a member's step each. None:
+        both are measured in the first steps of a run, and the faster one goes on. Results are equal
+        within rounding, but for layers that draw random numbers.
+    threads : int, optional
+        For "concurrent". Default: the usable cores.
+    compile : bool
+        Whether the call of "stacked" is compiled by `torch.compile`, which takes some seconds and
+        needs a C++ compiler. Only with strategy="stacked".
+    resident : int, optional
+        Members that train at once. The others wait in a copy, and take the place of one that has
+        finished. Default: all.
+
+    Raises
+    ------
+    InvalidArgument
+        A wrong option, or a model that is no such module.
+    OutOfMemory
+        The text says how many members fit.
+
+    Notes
+    -----
+    Threads: one at a time. Training goes on only while the caller waits for a result, so between
+    two results every method may be called.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        members: int,
+        hyper: Mapping[str, Any] | None = None,
+        optimizer: str = "adam",
+        loss: Callable[[Any, Any], Any] | None = None,
+        seed: int = 0,
+        strategy: Literal["stacked", "concurrent"] | None = None,
+        threads: int | None = None,
+        compile: bool = False,
+        resident: int | None = None,
+    ) -> None:
+        from . import population_torch as of_torch
+
+        self._torch = of_torch
+        self._count = integer("members", members, 1, operation="Population")
+        if resident is None:
+            resident = self._count
+        resident = integer("resident", resident, 1, operation="Population")
+        one_of("optimizer", optimizer, tuple(_FORMULAS), "Population")
+        self._formula = _FORMULAS[optimizer]
+        if strategy is not None:
+            one_of("strategy", strategy, _STRATEGIES, "Population")
+        self.strategy: str | None = strategy
+        cores = len(os.sched_getaffinity(0))
+        self._threads = integer("threads", threads or cores, 1, operation="Population")
+        self._compile = flag("compile", compile, "Population")
+        if self._compile and strategy != "stacked":
+            raise InvalidArgument("compile=True is for strategy='stacked'", "Population")
+        self._random = random.Random(integer("seed", seed, 0, operation="Population"))
+        self._hyper = _hyper_of(hyper or {}, self._count, seed, self._formula)
+        self._optimizers = [self._optimizer_of(hyper) for hyper in self._hyper]
+        self._loss = loss
+        if loss is None:
+            from torch.nn.functional import cross_entropy
+
+            self._loss = cross_entropy
+
+        make = self._maker_of(model)
+        first = make(0)
+        found = of_torch.check_module(first)
+        shapes = {name: tuple(p.shape) for name, p in found.items()}
+        state_slabs = self._optimizers[0]._built.state_slabs
+        count = min(resident, self._count)
+        try:
+            self._rows = MemberRows(count, shapes, state_slabs)
+        except OutOfMemory as error:
+            floats = sum(math.prod(shape) for shape in shapes.values()) * (2 + state_slabs)
+            raise OutOfMemory(_how_many_fit(count, 4 * floats), "Population") from error
+        self._places = [MemberRow(self._rows, row) for row in range(count)]
+        self._modules = of_torch.modules_over(first, self._places)
+        self._module = first
+        self._waiting: dict[int, MemberState] = {}  # members without a row
+        self._row_of: dict[int, int] = {}
+        self._strategies: dict[str, Strategy] = {}
+        self._run: PopulationRun | None = None
+        self._closed = False
+        for number in range(self._count):
+            self._begin(number, first if number == 0 else make(number))
+
+    # ---- members ---------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return shown(self, type(self._module).__name__, members=self._count, strategy=self.strategy)
+
+    def hyper(self, member: int) -> dict[str, Any]:
+        """The hyper-parameters of a member, with its seed."""
+        return dict(self._hyper[self._number(member)])
+
+    def step(self, member: int) -> int:
+        """Updates of a member, in all runs."""
+        number = self._number(member)
+        waits = self._waiting.get(number)
+        return self._places[self._row_of[number]].step if waits is None else waits.step
+
+    def module(self, member: int) -> Any:
+        """A torch module with the member's weights.
+
+        A view of them while the member has a row (always, without `resident`); it may belong to
+        another member after the next step of a run. Otherwise a copy.
+        """
+        number = self._number(member)
+        if number in self._row_of:
+            return self._modules[self._row_of[number]]
+        import copy
+
+        import torch
+
+        state, made = self._waiting[number], copy.deepcopy(self._module)
+        for name, parameter in made.named_parameters():
+            if name in self._rows.shapes:
+                shape, at = self._rows.shapes[name], self._rows.offsets[name]
+                floats = state.floats[at : at + math.prod(shape)].reshape(shape)
+                parameter.data = torch.from_numpy(floats.copy())
+        self._torch.set_buffers(made, state.buffers)
+        return made
+
+    def take(self, member: int) -> MemberState:
+        """Copy a member out: weights and optimizer state as one array."""
+        number = self._number(member)
+        if number in self._waiting:
+            waits = self._waiting[number]
+            return MemberState(
+                waits.floats.copy(), waits.step, dict(waits.hyper), dict(waits.buffers)
+            )
+        row = self._row_of[number]
+        place = self._places[row]
+        return MemberState(
+            place.floats.copy(),
+            place.step,
+            self.hyper(number),
+            self._torch.buffers_of(self._modules[row]),
+        )
+
+    def put(self, member: int, state: MemberState, hyper: Mapping[str, Any] | None = None) -> None:
+        """Replace a member by a state of `take`, from this population or an equal one.
+
+        Parameters
+        ----------
+        member : int
+        state : MemberState
+        hyper : dict, optional
+            Replaces hyper-parameters of the state by name.
+
+        Raises
+        ------
+        InvalidArgument
+            Another number of floats, or a wrong hyper-parameter. Nothing was changed.
+        """
+        number = self._number(member)
+        if not isinstance(state, MemberState):
+            raise InvalidArgument(
+                f"the state is a {type(state).__name__}; give what take() returned", "put"
+            )
+        values = {**state.hyper, **(hyper or {})}
+        optimizer = self._optimizer_of(values)
+        floats = np.ascontiguousarray(state.floats, np.float32)
+        if floats.shape != self._places[0].floats.shape:
+            raise InvalidArgument(
+                f"this state has {floats.size} floats; a member of this population has "
+                f"{self._places[0].floats.size}",
+                "put",
+            )
+        self._hyper[number], self._optimizers[number] = values, optimizer
+        if number in self._waiting:
+            self._waiting[number] = MemberState(
+                floats.copy(), state.step, dict(values), dict(state.buffers)
+            )
+            return
+        row = self._row_of[number]
+        self._places[row].load(floats, optimizer, state.step)
+        self._torch.set_buffers(self._modules[row], state.buffers)
+
+    def copy(self, source: int, to: int) -> None:
+        """Make member `to` equal to `source`: weights, optimizer state, step, hyper-parameters.
+
+        It keeps its seed. The exploit step of population based training (Jaderberg et al. 2017).
+        """
+        state = self.take(source)
+        self.put(to, state, {"seed": self._hyper[self._number(to)]["seed"]})
+
+    def perturb(self, member: int, **factors: float | Sequence[float]) -> dict[str, Any]:
+        """Multiply hyper-parameters: ``perturb(3, lr=(0.8, 1.25))``. Returns the new ones.
+
+        A sequence of factors: one of them is chosen at random, by the population's seed. The
+        explore step of population based training (Jaderberg et al. 2017).
+
+        Raises
+        ------
+        InvalidArgument
+            No such hyper-parameter, or a value that the optimizer refuses. Nothing was changed.
+        """
+        number = self._number(member)
+        values = self.hyper(number)
+        for name, factor in factors.items():
+            if name not in values or name == "seed":
+                raise InvalidArgument(
+                    f"{name!r} is no hyper-parameter of this population; there are "
+                    f"{', '.join(n for n in values if n != 'seed')}",
+                    "perturb",
+                )
+            chosen = self._random.choice(factor) if isinstance(factor, Sequence) else factor
+            values[name] = real(name, values[name] * chosen, "perturb")
+        self._set_hyper(number, values)
+        return self.hyper(number)
+
+    # ---- training --------------------------------------------------------------------------------
+
+    def train(
+        self,
+        data: Iterable[Any] | Callable[[int, int], Iterable[Any]],
+        *,
+        steps: int | Sequence[int],
+        members: Iterable[int] | None = None,
+    ) -> PopulationRun:
+        """Train for a number of steps; results are yielded by the run's `as_completed`.
+
+        Parameters
+        ----------
+        data : iterable, or callable
+            An iterable of ``(inputs, targets)``, such as a `Loader`, a `Dataset` or a list: each
+            batch is taken once and shared by all members that train. A function
+            ``data(member, seed)`` that returns such an iterable: each member has its own.
+            An iterable that has ended is begun again.
+        steps : int or list
+            Of all members, or of each.
+        members : iterable of int, optional
+            The members to train. Default: all.
+        """
+        self._check_open()
+        if self._run is not None:
+            raise InvalidArgument(
+                "a run of this population has not ended: take all of its results, or close it",
+                "train",
+            )
+        chosen = range(self._count) if members is None else [self._number(m) for m in members]
+        counts = [steps] * self._count if isinstance(steps, int) else list(steps)
+        if len(counts) != self._count:
+            raise InvalidArgument(
+                f"steps has {len(counts)} numbers for {self._count} members", "train"
+            )
+        self._run = PopulationRun(self, data)
+        for number in chosen:
+            self._run.add(number, counts[number])
+        return self._run
+
+    def close(self) -> None:
+        """End a run and the threads. The weights stay readable."""
+        if self._run is not None:
+            self._run.close()
+        self._closed = True
+        for strategy in self._strategies.values():
+            strategy.close()
+        self._strategies.clear()
+
+    # ---- inside ----------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the population was closed", "Population")
+
+    def _number(self, member: int) -> int:
+        return integer("member", member, 0, self._count - 1, operation="Population")
+
+    def _maker_of(self, model: Any) -> Callable[[int], Any]:
+        import copy
+
+        import torch
+
+        if isinstance(model, torch.nn.Module):
+            return lambda number: copy.deepcopy(model)
+        if not callable(model):
+            raise InvalidArgument(
+                f"the model is a {type(model).__name__}; give a torch.nn.Module, or a function "
+                "that makes one",
+                "Population",
+            )
+        return lambda number: self._torch.initial_weights(model, self._hyper[number]["seed"])
+
+    def _optimizer_of(self, hyper: Mapping[str, Any]) -> Optimizer:
+        given = {name: value for name, value in hyper.items() if name != "seed"}
+        return self._formula(**given)
+
+    def _set_hyper(self, number: int, values: dict[str, Any]) -> None:
+        optimizer = self._optimizer_of(values)
+        self._hyper[number], self._optimizers[number] = values, optimizer
+        if number in self._row_of:
+            place = self._places[self._row_of[number]]
+            place.use(optimizer, place.step)
+        else:
+            self._waiting[number].hyper = dict(values)
+
+    def _begin(self, number: int, module: Any) -> None:
+        """Set a member to its beginning, in a free row or waiting."""
+        row = len(self._row_of)
+        waits = row == len(self._places)
+        row = row - 1 if waits else row
+        place = self._places[row]
+        before = self.take(self._member_in(row)) if waits else None
+        for name, parameter in module.named_parameters():
+            if name in self._rows.shapes:
+                np.copyto(place.parameters[name], parameter.detach().numpy())
+        self._torch.set_buffers(self._modules[row], self._torch.buffers_of(module))
+        place.begin(self._optimizers[number])
+        if before is None:
+            self._row_of[number] = row
+            return
+        buffers = self._torch.buffers_of(self._modules[row])
+        self._waiting[number] = MemberState(place.floats.copy(), 0, self.hyper(number), buffers)
+        self.put(self._member_in(row), before)
+
+    def _member_in(self, row: int) -> int:
+        return next(number for number, at in self._row_of.items() if at == row)
+
+    def _bring(self, number: int, instead: int) -> None:
+        """Give a waiting member the row of another, which waits from now on."""
+        left = self.take(instead)
+        state = self._waiting.pop(number)
+        self._row_of[number] = self._row_of.pop(instead)
+        self._waiting[instead] = left
+        self.put(number, state)
+
+    def _strategy(self, name: str) -> Strategy:
+        if name not in self._strategies:
+            assert self._loss is not None
+            if name == "stacked":
+                self._strategies[name] = self._torch.Stacked(
+                    self._module, self._rows, self._loss, self._compile
+                )
+            else:
+                self._strategies[name] = self._torch.Concurrent(
+                    self._modules, self._rows, self._loss, self._threads
+                )
+        return self._strategies[name]
+
+
+class PopulationRun(Closing):
+    """Members in training. Made by `Population.train`."""
+
+    def __init__(self, population: Population, data: Any) -> None:
+        self._population = population
+        self._own = callable(data) and not hasattr(data, "__iter__")
+        self._data = data
+        self._shared = None if self._own else Source(data, None)
+        self._sources: dict[int, Source] = {}
+        self._queue: deque[int] = deque()  # members without a row
+        self._active: list[int] = []
+        self._left: dict[int, int] = {}
+        self._losses: dict[int, list[float]] = {}
+        self._done: dict[int, int] = {}
+        self._seconds: dict[str, list[float]] = {name: [] for name in _STRATEGIES}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return shown(self, self._population, active=len(self._active), waiting=len(self._queue))
+
+    def add(self, member: int, steps: int) -> None:
+        """Train a member for `steps` more steps: one that has not been in this run, or whose result
+        was yielded."""
+        self._check_open()
+        number = self._population._number(member)
+        if number in self._left:
+            raise InvalidArgument(f"member {number} is in training already", "add")
+        self._left[number] = integer("steps", steps, 1, operation="add")
+        self._losses[number] = []
+        self._done[number] = 0
+        if self._own and number not in self._sources:
+            seed = self._population._hyper[number]["seed"]
+            self._sources[number] = Source(self._data(number, seed), None)
+        if number in self._population._row_of:
+            self._active.append(number)
+        else:
+            self._queue.append(number)
+
+    def as_completed(self) -> Iterator[MemberResult]:
+        """Train, and yield each member's result when it has finished or failed.
+
+        Raises
+        ------
+        InvalidArgument
+            The data gave no batch, or one that is no pair.
+        """
+        try:
+            while self._active or self._queue:
+                self._fill_rows()
+                for number, error in self._step():
+                    yield self._result(number, error)
+                    if self._closed:
+                        return
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the run. Members keep the weights of their last step."""
+        self._closed = True
+        self._active.clear()
+        self._queue.clear()
+        self._left.clear()
+        if self._population._run is self:
+            self._population._run = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the run has ended", "Population")
+
+    def _fill_rows(self) -> None:
+        """Members that wait take the rows of those that do not train."""
+        population = self._population
+        idle = deque(n for n in population._row_of if n not in self._left)
+        while self._queue and idle:
+            number = self._queue.popleft()
+            if number in population._waiting:
+                population._bring(number, idle.popleft())
+            self._active.append(number)
+
+    def _step(self) -> list[tuple[int, Exception | None]]:
+        """One step of all members with a row; returns those that have finished or failed."""
+        population = self._population
+        numbers = sorted(self._active, key=population._row_of.__getitem__)
+        rows = [population._row_of[number] for number in numbers]
+        tensors_of = population._torch.tensors_of
+        batches: Any
+        if self._shared is not None:
+            batches = tensors_of(self._taken(self._shared))
+        else:
+            batches = [tensors_of(self._taken(self._sources[number])) for number in numbers]
+        losses = self._compute(rows, batches)
+        over: list[tuple[int, Exception | None]] = []
+        for number, row, loss in zip(numbers, rows, losses, strict=True):
+            error = self._update(number, row, loss)
+            if error is not None or self._left[number] == 0:
+                over.append((number, error))
+        return over
+
+    def _compute(self, rows: list[int], batches: Any) -> list[Any]:
+        """A loss, or an exception, for each row."""
+        population = self._population
+        shared = self._shared is not None
+        name = self._choose()
+        begun = time.perf_counter()
+        try:
+            losses = population._strategy(name).step(rows, batches, shared)
+        except InvalidArgument:
+            if population.strategy is not None:
+                raise
+            losses = []  # this module cannot be stacked
+        if population.strategy is None and all(isinstance(loss, Exception) for loss in losses):
+            # vmap refuses an operation, or all members fail in the other way, too.
+            population.strategy = "concurrent"
+            return population._strategy("concurrent").step(rows, batches, shared)
+        self._seconds[name].append(time.perf_counter() - begun)
+        return losses
+
+    def _update(self, number: int, row: int, loss: Any) -> Exception | None:
+        if isinstance(loss, Exception):
+            return loss
+        self._losses[number].append(loss)
+        if not math.isfinite(loss):
+            step = self._population.step(number)
+            return InvalidArgument(
+                f"the loss of member {number} is {loss} in step {step}", "Population"
+            )
+        try:
+            self._population._places[row].update()
+        except InvalidArgument as error:
+            return error
+        self._left[number] -= 1
+        self._done[number] += 1
+        return None
+
+    def _taken(self, source: Source) -> Any:
+        batch = source.take()
+        if batch is END:
+            raise InvalidArgument("the data gave no batch", "Population")
+        return batch
+
+    def _choose(self) -> str:
+        """The strategy of the next step."""
+        population = self._population
+        if population.strategy is not None:
+            return population.strategy
+        for name, seconds in self._seconds.items():
+            if len(seconds) < _TRIALS:
+                return name
+        fastest = min(self._seconds, key=lambda name: min(self._seconds[name][1:]))
+        population.strategy = fastest
+        return fastest
+
+    def _result(self, number: int, error: Exception | None) -> MemberResult:
+        self._active.remove(number)
+        del self._left[number]
+        losses = np.asarray(self._losses.pop(number), np.float32)
+        hyper = self._population.hyper(number)
+        return MemberResult(number, hyper, self._done.pop(number), losses, error)
+
+
+def _hyper_of(
+    hyper: Mapping[str, Any], count: int, seed: int, formula: type[Optimizer]
+) -> list[dict[str, Any]]:
+    """The hyper-parameters of each member."""
+    names = {f.name for f in fields(formula) if f.init} | {"seed"}
+    columns: dict[str, list[Any]] = {}
+    for name, value in hyper.items():
+        if name not in names:
+            raise InvalidArgument(
+                f"{formula.__name__} has no hyper-parameter {name!r}; there are "
+                f"{', '.join(sorted(names))}",
+                "Population",
+            )
+        if isinstance(value, (Sequence, np.ndarray)):
+            if len(value) != count:
+                raise InvalidArgument(
+                    f"hyper[{name!r}] has {len(value)} values for {count} members", "Population"
+                )
+            columns[name] = [v.item() if isinstance(v, np.generic) else v for v in value]
+        else:
+            columns[name] = [value] * count
+    columns.setdefault("seed", [seed + number for number in range(count)])
+    for number, own in enumerate(columns["seed"]):
+        integer(f"the seed of member {number}", own, 0, operation="Population")
+    return [{name: values[n] for name, values in columns.items()} for n in range(count)]
+
+
+def _how_many_fit(wanted: int, each: int) -> str:
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return (
+        f"{wanted} members of {each / 1e6:.1f} MB each do not fit in memory; about "
+        f"{available // each} do. Give resident={max(1, available // each)}, and the others wait"
+    )
