@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -193,6 +196,44 @@ def test_an_exception_of_the_loss_is_the_members_error():
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_batch_that_fails_is_its_members_error(strategy):
+    def own(member, seed):
+        data = batches(4, seed)
+        if member == 1:
+            data[2] = (data[2][0][:, :, :4], data[2][1])  # the model refuses this size
+        return data
+
+    with train.Population(
+        Small, members=3, hyper={"lr": 0.05}, optimizer="sgd", strategy=strategy
+    ) as population:
+        results = {r.member: r for r in population.train(own, steps=4).as_completed()}
+    assert isinstance(results[1].error, RuntimeError)
+    assert results[1].steps == 2
+    for n in (0, 2):
+        _, losses = alone(n, lambda p: torch.optim.SGD(p, 0.05), own(n, n), 4)
+        assert results[n].error is None
+        np.testing.assert_allclose(results[n].losses, losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_members_batches_differ_in_size(strategy):
+    def own(member, seed):
+        data = batches(4, seed)
+        data[member] = tuple(part[:3] for part in data[member])  # as at the end of an epoch
+        return data
+
+    with train.Population(
+        Small, members=3, hyper={"lr": 0.05}, optimizer="sgd", strategy=strategy
+    ) as population:
+        for result in population.train(own, steps=4).as_completed():
+            n = result.member
+            module, losses = alone(n, lambda p: torch.optim.SGD(p, 0.05), own(n, n), 4)
+            assert result.error is None
+            np.testing.assert_allclose(result.losses, losses, rtol=1e-4)
+            assert_alike(population.module(n), module)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_members_that_do_not_fit_wait_in_a_copy(strategy):
     data = batches(1)
     with train.Population(
@@ -234,6 +275,65 @@ def test_a_member_is_taken_and_put_elsewhere():
             second.put(0, {"w": 1})
 
 
+def test_a_state_that_is_refused_changes_nothing():
+    with train.Population(Small, members=2, hyper={"lr": 0.1}, optimizer="sgd") as population:
+        before = population.take(0)
+        other = population.take(1)
+        for hyper, words in (
+            ({"momentum": 0.9}, "SGD has no hyper-parameter 'momentum'"),
+            ({"seed": -1}, "the seed is -1"),
+            ({"lr": -1.0}, "lr"),
+        ):
+            with pytest.raises(errors.InvalidArgument, match=words):
+                population.put(0, other, hyper)
+        other.step = -1
+        with pytest.raises(errors.InvalidArgument, match="the step is -1"):
+            population.put(0, other)
+        assert population.hyper(0) == before.hyper
+        np.testing.assert_array_equal(population.take(0).floats, before.floats)
+
+
+def test_a_taken_state_is_a_copy():
+    with train.Population(Normalized, members=2, resident=1) as population:
+        for n in range(2):
+            state = population.take(n)
+            state.floats[:] = 7
+            state.buffers["norm.running_mean"][:] = 7
+            again = population.take(n)
+            assert not (again.floats == 7).any()
+            np.testing.assert_array_equal(again.buffers["norm.running_mean"], 0)
+
+
+def test_modes_of_a_members_module_are_its_own():
+    modes = []
+
+    class Watched(Small):
+        def forward(self, images):
+            modes.append(self.training)
+            return super().forward(images)
+
+    with train.Population(Watched, members=1, strategy="concurrent", threads=1) as population:
+        for _ in range(2):
+            list(population.train(batches(), steps=1).as_completed())
+            population.module(0).eval()
+    assert modes == [True, True]
+
+
+def test_the_slower_strategys_threads_end(monkeypatch):
+    from penstock.train import population_torch
+
+    def slow(self, rows, given, shared, step=population_torch.Concurrent.step):
+        time.sleep(0.3)
+        return step(self, rows, given, shared)
+
+    monkeypatch.setattr(population_torch.Concurrent, "step", slow)
+    with train.Population(Small, members=2) as population:
+        list(population.train(batches(), steps=STEPS).as_completed())
+        assert population.strategy == "stacked"
+        running = {thread.name for thread in threading.enumerate()}
+        assert not any(name.startswith("penstock-member") for name in running)
+
+
 def test_exploit_and_explore():
     data = batches()
     with train.Population(
@@ -252,6 +352,9 @@ def test_exploit_and_explore():
             population.perturb(2, mometum=2)
         with pytest.raises(errors.InvalidArgument, match="lr"):
             population.perturb(2, lr=-1)
+        for factors in ([], "2"):
+            with pytest.raises(errors.InvalidArgument, match="lr"):
+                population.perturb(2, lr=factors)
         assert population.hyper(2)["lr"] > 0
 
 
@@ -375,8 +478,18 @@ def test_wrong_data_is_refused():
                 list(population.train(data, steps=3).as_completed())
         with pytest.raises(errors.InvalidArgument, match="3 numbers for 2 members"):
             population.train(batches(), steps=[1, 2, 3])
-        with pytest.raises(errors.InvalidArgument):
+        with pytest.raises(errors.InvalidArgument, match="steps is 0"):
             population.train(batches(), steps=0)
+        with pytest.raises(errors.InvalidArgument, match="in training already"):
+            population.train(batches(), steps=1, members=[0, 0])
+
+        def broken(member, seed):
+            raise ValueError("no data")
+
+        with pytest.raises(ValueError, match="no data"):
+            population.train(broken, steps=1)
+        results = list(population.train(batches(), steps=np.int64(1)).as_completed())
+        assert [r.steps for r in results] == [1, 1]  # nothing of the above is left
 
 
 def test_too_many_members_say_how_many_fit():

@@ -13,7 +13,7 @@ from ..errors import InvalidArgument
 from .optimizers import Optimizer
 from .parameters import Parameters, Slab, shape_of
 
-__all__ = ["MemberRow", "MemberRows", "MemberState"]
+__all__ = ["MemberRow", "MemberRows", "MemberState", "copied"]
 
 Array = np.ndarray[Any, Any]
 
@@ -38,6 +38,10 @@ class MemberState:
     step: int
     hyper: dict[str, Any]
     buffers: dict[str, Array] = field(default_factory=dict)
+
+
+def copied(buffers: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: buffer.copy() for name, buffer in buffers.items()}
 
 
 class MemberRows:

@@ -16,7 +16,7 @@ import numpy as np
 from ..base.arguments import flag, integer, one_of, real
 from ..base.conventions import Closing, shown
 from ..errors import Closed, InvalidArgument, OutOfMemory
-from .member_rows import MemberRow, MemberRows, MemberState
+from .member_rows import MemberRow, MemberRows, MemberState, copied
 from .optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSProp
 from .steps import END, Source
 
@@ -204,15 +204,16 @@ class Population(Closing):
         """A torch module with the member's weights.
 
         A view of them while the member has a row (always, without `resident`); it may belong to
-        another member after the next step of a run. Otherwise a copy.
+        another member after the next step of a run. Otherwise a copy. Its modes are its own:
+        ``eval()`` on it does not change how the member trains.
         """
-        number = self._number(member)
-        if number in self._row_of:
-            return self._modules[self._row_of[number]]
         import copy
 
         import torch
 
+        number = self._number(member)
+        if number in self._row_of:
+            return self._torch.view_of(self._modules[self._row_of[number]])
         state, made = self._waiting[number], copy.deepcopy(self._module)
         for name, parameter in made.named_parameters():
             if name in self._rows.shapes:
@@ -228,7 +229,7 @@ class Population(Closing):
         if number in self._waiting:
             waits = self._waiting[number]
             return MemberState(
-                waits.floats.copy(), waits.step, dict(waits.hyper), dict(waits.buffers)
+                waits.floats.copy(), waits.step, dict(waits.hyper), copied(waits.buffers)
             )
         row = self._row_of[number]
         place = self._places[row]
@@ -259,7 +260,10 @@ class Population(Closing):
             raise InvalidArgument(
                 f"the state is a {type(state).__name__}; give what take() returned", "put"
             )
-        values = {**state.hyper, **(hyper or {})}
+        values = {**self.hyper(number), **state.hyper, **(hyper or {})}
+        _check_names(values, self._formula, "put")
+        integer("the seed", values["seed"], 0, operation="put")
+        step = integer("the step", state.step, 0, operation="put")
         optimizer = self._optimizer_of(values)
         floats = np.ascontiguousarray(state.floats, np.float32)
         if floats.shape != self._places[0].floats.shape:
@@ -271,11 +275,11 @@ class Population(Closing):
         self._hyper[number], self._optimizers[number] = values, optimizer
         if number in self._waiting:
             self._waiting[number] = MemberState(
-                floats.copy(), state.step, dict(values), dict(state.buffers)
+                floats.copy(), step, dict(values), copied(state.buffers)
             )
             return
         row = self._row_of[number]
-        self._places[row].load(floats, optimizer, state.step)
+        self._places[row].load(floats, optimizer, step)
         self._torch.set_buffers(self._modules[row], state.buffers)
 
     def copy(self, source: int, to: int) -> None:
@@ -306,8 +310,11 @@ class Population(Closing):
                     f"{', '.join(n for n in values if n != 'seed')}",
                     "perturb",
                 )
-            chosen = self._random.choice(factor) if isinstance(factor, Sequence) else factor
-            values[name] = real(name, values[name] * chosen, "perturb")
+            factors_of = list(factor) if isinstance(factor, Sequence) else [factor]
+            if not factors_of:
+                raise InvalidArgument(f"{name!r} has no factors", "perturb")
+            chosen = real(f"the factor of {name}", self._random.choice(factors_of), "perturb")
+            values[name] = real(name, values[name], "perturb") * chosen
         self._set_hyper(number, values)
         return self.hyper(number)
 
@@ -341,15 +348,17 @@ class Population(Closing):
                 "train",
             )
         chosen = range(self._count) if members is None else [self._number(m) for m in members]
-        counts = [steps] * self._count if isinstance(steps, int) else list(steps)
+        each = isinstance(steps, (Sequence, np.ndarray))
+        counts: list[Any] = list(steps) if each else [steps] * self._count  # type: ignore[arg-type]
         if len(counts) != self._count:
             raise InvalidArgument(
                 f"steps has {len(counts)} numbers for {self._count} members", "train"
             )
-        self._run = PopulationRun(self, data)
+        run = PopulationRun(self, data)
         for number in chosen:
-            self._run.add(number, counts[number])
-        return self._run
+            run.add(number, counts[number])
+        self._run = run
+        return run
 
     def close(self) -> None:
         """End a run and the threads. The weights stay readable."""
@@ -468,12 +477,13 @@ class PopulationRun(Closing):
         number = self._population._number(member)
         if number in self._left:
             raise InvalidArgument(f"member {number} is in training already", "add")
-        self._left[number] = integer("steps", steps, 1, operation="add")
-        self._losses[number] = []
-        self._done[number] = 0
+        steps = integer("steps", steps, 1, operation="add")
         if self._own and number not in self._sources:
             seed = self._population._hyper[number]["seed"]
             self._sources[number] = Source(self._data(number, seed), None)
+        self._left[number] = steps
+        self._losses[number] = []
+        self._done[number] = 0
         if number in self._population._row_of:
             self._active.append(number)
         else:
@@ -503,6 +513,8 @@ class PopulationRun(Closing):
         self._active.clear()
         self._queue.clear()
         self._left.clear()
+        self._sources.clear()  # ends the passes over the data
+        self._shared = None
         if self._population._run is self:
             self._population._run = None
 
@@ -591,6 +603,8 @@ class PopulationRun(Closing):
                 return name
         fastest = min(self._seconds, key=lambda name: min(self._seconds[name][1:]))
         population.strategy = fastest
+        for name in set(population._strategies) - {fastest}:  # its threads would slow the other
+            population._strategies.pop(name).close()
         return fastest
 
     def _result(self, number: int, error: Exception | None) -> MemberResult:
@@ -605,15 +619,9 @@ def _hyper_of(
     hyper: Mapping[str, Any], count: int, seed: int, formula: type[Optimizer]
 ) -> list[dict[str, Any]]:
     """The hyper-parameters of each member."""
-    names = {f.name for f in fields(formula) if f.init} | {"seed"}
+    _check_names(hyper, formula, "Population")
     columns: dict[str, list[Any]] = {}
     for name, value in hyper.items():
-        if name not in names:
-            raise InvalidArgument(
-                f"{formula.__name__} has no hyper-parameter {name!r}; there are "
-                f"{', '.join(sorted(names))}",
-                "Population",
-            )
         if isinstance(value, (Sequence, np.ndarray)):
             if len(value) != count:
                 raise InvalidArgument(
@@ -621,11 +629,22 @@ def _hyper_of(
                 )
             columns[name] = [v.item() if isinstance(v, np.generic) else v for v in value]
         else:
-            columns[name] = [value] * count
+            columns[name] = [value.item() if isinstance(value, np.generic) else value] * count
     columns.setdefault("seed", [seed + number for number in range(count)])
     for number, own in enumerate(columns["seed"]):
         integer(f"the seed of member {number}", own, 0, operation="Population")
     return [{name: values[n] for name, values in columns.items()} for n in range(count)]
+
+
+def _check_names(hyper: Mapping[str, Any], formula: type[Optimizer], operation: str) -> None:
+    names = {f.name for f in fields(formula) if f.init} | {"seed"}
+    for name in hyper:
+        if name not in names:
+            raise InvalidArgument(
+                f"{formula.__name__} has no hyper-parameter {name!r}; there are "
+                f"{', '.join(sorted(names))}",
+                operation,
+            )
 
 
 def _how_many_fit(wanted: int, each: int) -> str:

@@ -86,6 +86,12 @@ def modules_over(module: Any, rows: Sequence[MemberRow]) -> list[Any]:
     return made
 
 
+def view_of(module: Any) -> Any:
+    """Another module with the same parameters and buffers."""
+    kept = [*module.parameters(), *module.buffers()]
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in kept})
+
+
 class Concurrent:
     """Threads compute the members' steps one by one, each with one of torch's threads."""
 
@@ -181,10 +187,10 @@ class Stacked:
             if shared:
                 inputs, targets = batches
             else:
-                if every:
-                    given = dict(zip(rows, batches, strict=True))
-                    batches = [given.get(row, batches[0]) for row in range(count)]
-                inputs, targets = (torch.stack(part) for part in zip(*batches, strict=True))
+                given = dict(zip(rows, batches, strict=True))
+                order = range(count) if every else rows
+                wanted = [given.get(row, batches[0]) for row in order]
+                inputs, targets = (torch.stack(part) for part in zip(*wanted, strict=True))
             if every:
                 floats, to = self._whole, self._gradients
                 compute = self._whole_shared if shared else self._whole_each
@@ -194,7 +200,14 @@ class Stacked:
                 compute = self._shared if shared else self._each
             gradients, losses = compute(self._views(floats), inputs, targets)
         except Exception as error:
-            return [error] * len(rows)
+            if len(rows) == 1:
+                return [error]
+            # Batches of different sizes, or a batch that fails: each member alone, so that a
+            # member's exception is its own.
+            return [
+                self.step([row], batches if shared else [batches[n]], shared)[0]
+                for n, row in enumerate(rows)
+            ]
         for name, view in self._views(to).items():
             view.copy_(gradients[name])
         values: list[Any] = losses.detach().tolist()
