@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::string_view kMagic = "PNSTKLOG";
 constexpr std::string_view kSuffix = ".log";
-constexpr uint64_t kHeader = 8 + 8 + 4;        // magic, first offset, checksum
-constexpr uint64_t kPrefix = 4 + 4;            // a record's length and checksum
-constexpr uint64_t kFields = 1 + 1 + 2 + 4 + 8;  // kind, zero, packet id, topic's length, time
+constexpr uint64_t kHeader = 8 + 8 + 4;           // magic, first offset, checksum
+constexpr uint64_t kPrefix = 4 + 4;               // a record's length and checksum
+constexpr uint64_t kFields = 1 + 1 + 2 + 4 + 8;   // kind, zero, packet id, topic's length, time
 constexpr uint64_t kWriteAt = uint64_t{1} << 20;  // bytes that wait for no flush to be written
 constexpr uint64_t kMaxRecord = uint64_t{1} << 30;
 constexpr char kMessage = 1, kIds = 2;
@@ -109,13 +109,20 @@ MessageLog::MessageLog(LogOptions options, Tokens spooled)
   thread_ = std::thread([this] { run(); });
 }
 
-MessageLog::~MessageLog() {
+MessageLog::~MessageLog() { close(); }
+
+void MessageLog::close() {
+  if (!thread_.joinable()) return;
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
   thread_.join();
+  std::lock_guard lock(mutex_);
+  if (!error_) error_.emplace(Code::kClosed, "spool", options_.folder + " was closed");
+  fd_.reset();
+  lock_.reset();
 }
 
 void MessageLog::open() {
@@ -446,8 +453,8 @@ bool MessageLog::Reader::fill(uint64_t bytes) {
   buffer_.resize(std::max<uint64_t>(bytes, 1 << 18));
   size_t got = had;
   while (got < buffer_.size()) {
-    const ssize_t some = pread(fd_.get(), buffer_.data() + got, buffer_.size() - got,
-                               static_cast<off_t>(file_at_));
+    const ssize_t some =
+        pread(fd_.get(), buffer_.data() + got, buffer_.size() - got, static_cast<off_t>(file_at_));
     if (some < 0 && errno == EINTR) continue;
     if (some < 0) system_error("cannot read " + path_);
     if (some == 0) break;

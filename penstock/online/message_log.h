@@ -25,8 +25,8 @@ struct StoredMessage {
   std::string bytes;  // topic, then payload
   uint32_t topic_bytes = 0;
   uint16_t packet_id = 0;
-  uint64_t received_ns = 0;  // now_ns()
-  uint64_t offset = 0;       // its number among all messages of the log
+  uint64_t received_ns = 0;                // now_ns()
+  uint64_t offset = 0;                     // its number among all messages of the log
   std::shared_ptr<void> object = nullptr;  // of a source without bytes; never in a log
 
   std::string_view topic() const { return std::string_view(bytes).substr(0, topic_bytes); }
@@ -50,8 +50,8 @@ class RecentIds {
 };
 
 struct LogOptions {
-  std::string folder;                          // made if it does not exist; one process at a time
-  int64_t fsync_ns = 10'000'000;               // between two flushes to disk; 0: each; < 0: none
+  std::string folder;                           // made if it does not exist; one process at a time
+  int64_t fsync_ns = 10'000'000;                // between two flushes to disk; 0: each; < 0: none
   uint64_t segment_bytes = uint64_t{64} << 20;  // of a file, after which the next one begins
   uint64_t max_pending = uint64_t{16} << 20;    // bytes that may wait to be written
 };
@@ -69,17 +69,21 @@ class MessageLog {
   using Tokens = std::function<void(std::span<const uint64_t>)>;
 
   // Opens the folder's log. A torn end of the last file, left by a crash, is cut off. `spooled` is
-  // called by the log's thread after each write, with the tokens that are safe now. Errors: kInvalidArgument (another process has the log), kDataLoss
-  // (a damaged message before the last file's end), kSystem.
+  // called by the log's thread after each write, with the tokens that are safe now. Errors:
+  // kInvalidArgument (another process has the log), kDataLoss (a damaged message before the last
+  // file's end), kSystem.
   MessageLog(LogOptions options, Tokens spooled);
-  ~MessageLog();  // writes and flushes what was appended
+  ~MessageLog();
+  // Writes and flushes what was appended; another log of the folder may be opened. Later members
+  // that append or flush throw kClosed. Idempotent; one thread.
+  void close();
 
-  uint64_t begin() const;      // the oldest message's offset
-  uint64_t end() const;        // the next message's offset
-  uint64_t spooled() const;    // messages below are flushed by policy
-  uint64_t torn_bytes() const { return torn_bytes_; }  // that were cut off when it was opened
+  uint64_t begin() const;                               // the oldest message's offset
+  uint64_t end() const;                                 // the next message's offset
+  uint64_t spooled() const;                             // messages below are flushed by policy
+  uint64_t torn_bytes() const { return torn_bytes_; }   // that were cut off when it was opened
   const RecentIds& ids() const { return opened_ids_; }  // when it was opened
-  bool busy() const;  // more than max_pending bytes wait
+  bool busy() const;                                    // more than max_pending bytes wait
 
   // An empty log begins at `offset`. REQUIRED: nothing was appended; offset >= end().
   void skip_to(uint64_t offset);
@@ -140,7 +144,7 @@ class MessageLog {
   std::string pending_;
   std::vector<uint64_t> pending_tokens_;
   uint64_t appended_ = 0, written_ = 0, spooled_ = 0, synced_ = 0;  // offsets
-  uint64_t sync_until_ = 0;  // sync() waits for this offset
+  uint64_t sync_until_ = 0;                                         // sync() waits for this offset
   std::optional<Error> error_;
   bool stop_ = false;
 

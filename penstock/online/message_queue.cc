@@ -20,11 +20,12 @@ MessageQueue::MessageQueue(QueueOptions options) : options_(std::move(options)) 
   end_ = next_ = options_.offset;
   if (options_.log) {
     const bool by_log = options_.acknowledge == Acknowledge::kSpooled;
-    log_ = std::make_unique<MessageLog>(
-        *options_.log, [this, by_log](std::span<const uint64_t> tokens) {
-          if (by_log && !tokens.empty() && source_ != nullptr) source_->acknowledge(tokens);
-          tell_of_space();
-        });
+    log_ = std::make_unique<MessageLog>(*options_.log,
+                                        [this, by_log](std::span<const uint64_t> tokens) {
+                                          if (by_log && !tokens.empty() && source_ != nullptr)
+                                            source_->acknowledge(tokens);
+                                          tell_of_space();
+                                        });
     // A snapshot flushes the log first. So a log that ends before it was replaced or removed.
     if (log_->end() < options_.offset) log_->skip_to(options_.offset);
     if (log_->begin() > options_.offset) {
@@ -42,8 +43,13 @@ MessageQueue::MessageQueue(QueueOptions options) : options_(std::move(options)) 
 }
 
 MessageQueue::~MessageQueue() {
-  stop();
+  close();
   log_ = nullptr;  // its thread uses the members after it
+}
+
+void MessageQueue::close() {
+  stop();
+  if (log_ != nullptr) log_->close();
 }
 
 void MessageQueue::start(std::shared_ptr<MessageSource> source) {
@@ -166,9 +172,9 @@ bool MessageQueue::full() const {
   std::lock_guard lock(mutex_);
   if (stopped_) return false;
   const bool block = options_.when_full == WhenFull::kBlock;
-  const bool is = (block && (messages_.size() >= options_.max_messages ||
-                             bytes_ >= options_.max_bytes)) ||
-                  (log_ != nullptr && log_->busy());
+  const bool is =
+      (block && (messages_.size() >= options_.max_messages || bytes_ >= options_.max_bytes)) ||
+      (log_ != nullptr && log_->busy());
   if (is) was_full_ = true;
   return is;
 }
@@ -183,14 +189,14 @@ void MessageQueue::ended(const std::string& error) {
 }
 
 bool MessageQueue::wait_for_space(int64_t timeout_ns) {
-  const uint64_t until =
-      timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
+  const uint64_t until = timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
   while (full()) {
     const uint64_t now = now_ns();
     if (now >= until) return false;
     std::unique_lock lock(mutex_);
     if (!was_full_) continue;  // there was space since
-    space_.wait_for(lock, std::min<std::chrono::nanoseconds>(kLook, std::chrono::nanoseconds(until - now)));
+    space_.wait_for(
+        lock, std::min<std::chrono::nanoseconds>(kLook, std::chrono::nanoseconds(until - now)));
     lock.unlock();
     if (options_.while_waiting) options_.while_waiting();
   }
@@ -200,8 +206,7 @@ bool MessageQueue::wait_for_space(int64_t timeout_ns) {
 
 std::vector<StoredMessage> MessageQueue::take(uint64_t most, uint64_t least, int64_t max_wait_ns,
                                               int64_t timeout_ns) {
-  const uint64_t until =
-      timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
+  const uint64_t until = timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
   std::vector<StoredMessage> taken;
   received_ns_.clear();
   aged_ = false;
@@ -234,9 +239,9 @@ std::vector<StoredMessage> MessageQueue::take(uint64_t most, uint64_t least, int
     }
     const uint64_t now = now_ns();
     if (now >= until) return taken;
-    arrived_.wait_for(lock, std::min<std::chrono::nanoseconds>(
-                                kLook, std::chrono::nanoseconds(std::min<uint64_t>(
-                                           wake - now, 1'000'000'000))));
+    arrived_.wait_for(
+        lock, std::min<std::chrono::nanoseconds>(
+                  kLook, std::chrono::nanoseconds(std::min<uint64_t>(wake - now, 1'000'000'000))));
     if (options_.while_waiting) {
       lock.unlock();
       options_.while_waiting();

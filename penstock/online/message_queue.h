@@ -61,6 +61,8 @@ class MessageQueue final : public MessageSink {
   void start(std::shared_ptr<MessageSource> source);
   // Stops the source. What is queued can still be taken. Idempotent.
   void stop();
+  // stop(), and closes the log: another queue may open it. REQUIRED: no take() runs. Idempotent.
+  void close();
 
   bool put(const Message& message) override;
   // The same for a source of objects: `bytes` are its share of max_bytes. REQUIRED: no log.
@@ -75,7 +77,7 @@ class MessageQueue final : public MessageSink {
   // (< 0: none). Errors: that of the log, or of the source (kSystem).
   std::vector<StoredMessage> take(uint64_t most, uint64_t least = 1, int64_t max_wait_ns = 0,
                                   int64_t timeout_ns = -1);
-  bool finished() const;  // ended or stopped, and nothing is left
+  bool finished() const;         // ended or stopped, and nothing is left
   uint64_t next_offset() const;  // of the message that take() returns next
 
   // The ages of the messages taken last, in ns. The first call after a take() counts them.
@@ -110,9 +112,9 @@ class MessageQueue final : public MessageSink {
   std::deque<std::pair<uint64_t, uint64_t>> unacknowledged_;  // offsets and tokens; kAfterTrain
   RecentIds ids_;
   uint64_t bytes_ = 0;
-  uint64_t end_ = 0;    // the next message's offset
-  uint64_t next_ = 0;   // take() has passed the offsets below
-  uint64_t begun_ = 0;  // end_ when the queue was made
+  uint64_t end_ = 0;               // the next message's offset
+  uint64_t next_ = 0;              // take() has passed the offsets below
+  uint64_t begun_ = 0;             // end_ when the queue was made
   mutable bool was_full_ = false;  // the source waits for space()
   bool ended_ = false, stopped_ = false;
   std::string source_error_;

@@ -92,9 +92,8 @@ class PushSource final : public MessageSource {
 
 std::unique_ptr<MessageQueue> make_queue(uint64_t max_messages, uint64_t max_bytes,
                                          const std::string& when_full, bool after_train,
-                                         const std::optional<std::string>& folder,
-                                         int64_t fsync_ns, uint64_t segment_bytes,
-                                         uint64_t offset) {
+                                         const std::optional<std::string>& folder, int64_t fsync_ns,
+                                         uint64_t segment_bytes, uint64_t offset) {
   QueueOptions options;
   options.max_messages = max_messages;
   options.max_bytes = max_bytes;
@@ -103,8 +102,8 @@ std::unique_ptr<MessageQueue> make_queue(uint64_t max_messages, uint64_t max_byt
                                                    : WhenFull::kBlock;
   options.acknowledge = after_train ? Acknowledge::kAfterTrain : Acknowledge::kSpooled;
   if (folder) {
-    options.log = online::LogOptions{
-        .folder = *folder, .fsync_ns = fsync_ns, .segment_bytes = segment_bytes};
+    options.log =
+        online::LogOptions{.folder = *folder, .fsync_ns = fsync_ns, .segment_bytes = segment_bytes};
   }
   options.offset = offset;
   options.while_waiting = look_for_signals;
@@ -202,7 +201,7 @@ void bind_online(nb::module_& m) {
                   nb::arg("when_full"), nb::arg("after_train"), nb::arg("folder").none(),
                   nb::arg("fsync_ns"), nb::arg("segment_bytes"), nb::arg("offset"), Unlocked())
       .def("start", &MessageQueue::start, nb::arg("source"), Unlocked())
-      .def("stop", &MessageQueue::stop, Unlocked())
+      .def("close", &MessageQueue::close, Unlocked())
       .def(
           "put",
           [](MessageQueue& self, const std::string& topic, nb::bytes payload) {

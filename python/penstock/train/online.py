@@ -287,7 +287,7 @@ class Online(Closing):
             return
         self._closed = True
         self._stop.set()
-        self._queue.stop()
+        self._queue.close()
         if self._feeder is not None and self._feeder is not threading.current_thread():
             self._feeder.join(timeout=1.0)
         if self._file is not None:

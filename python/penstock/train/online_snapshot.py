@@ -79,9 +79,7 @@ def _decoded(value: Any, arrays: Any) -> Any:
     if kind == "array":
         return arrays[inner]
     if kind == "dict":
-        return {
-            _hashable(_decoded(key, arrays)): _decoded(each, arrays) for key, each in inner
-        }
+        return {_hashable(_decoded(key, arrays)): _decoded(each, arrays) for key, each in inner}
     values = [_decoded(each, arrays) for each in inner]
     return tuple(values) if kind == "tuple" else values
 
