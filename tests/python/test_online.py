@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from penstock import _engine, train
 from penstock.errors import DataLoss, InvalidArgument
 
