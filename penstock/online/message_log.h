@@ -58,7 +58,7 @@ struct LogOptions {
 
 // An append-only log of messages in files of a folder, numbered from 0. A thread of the log writes
 // what was appended, flushes it by policy, and then hands over its tokens: a message is
-// acknowledged when it is in the log, and not before. docs/formats.md has the bytes.
+// acknowledged when it is in the log, and not before. README.md has the bytes.
 //
 // After a failed write, for example on a full disk, the log is cut behind its last whole message,
 // hands over no more tokens, and every member that appends or flushes throws that error.

@@ -20,20 +20,13 @@ from ..base.conventions import Closing, name_of, shown
 from ..errors import InvalidArgument
 from .online_models import model_of
 from .online_snapshot import read_snapshot, write_snapshot
-from .online_windows import Windows
+from .online_windows import Message, Windows
 from .rows import array_of
 
 __all__ = ["Message", "Online", "OnlineStep"]
 
 _FLUSHES = {"always": 0, "never": -1}
 _POLL_NS = 100_000_000
-
-
-class Message(NamedTuple):
-    """A message of a stream."""
-
-    topic: str
-    payload: bytes
 
 
 class OnlineStep(NamedTuple):
@@ -196,7 +189,7 @@ class Online(Closing):
         if self._snapshot is not None and os.path.exists(self._snapshot):
             self._restore(read_snapshot(self._snapshot))
         if fsync in _FLUSHES:
-            fsync_ns = _FLUSHES[fsync]  # type: ignore[index]
+            fsync_ns = _FLUSHES[fsync]
         elif isinstance(fsync, str):
             raise InvalidArgument(
                 f"fsync is {fsync!r}; give 'always', 'never' or seconds", "Online"
@@ -367,9 +360,10 @@ class Online(Closing):
             self._queue.ended("")
 
     def _take(self) -> bool:
-        items, objects = self._queue.take(
+        taken: Any = self._queue.take(
             self._max_batch, self._min_batch, self._max_wait, _POLL_NS
         )
+        items, objects = taken
         if not items:
             return False
         messages = items if objects else [_message(item) for item in items]

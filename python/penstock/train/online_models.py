@@ -1,4 +1,4 @@
-"""The models of Online: objects of the user, Keras models and torch modules behind one interface."""
+"""The models of Online: objects, Keras models and torch modules behind one interface."""
 
 from __future__ import annotations
 

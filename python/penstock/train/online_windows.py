@@ -1,14 +1,21 @@
-"""Windows over a stream of messages, for each key."""
+"""A message of a stream, and windows over messages, for each key."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..base.arguments import integer
 from ..errors import InvalidArgument
+
+
+class Message(NamedTuple):
+    """A message of a stream."""
+
+    topic: str
+    payload: bytes
 
 
 class Windows:
@@ -53,8 +60,6 @@ class Windows:
         return rows
 
     def restore(self, state: Any) -> None:
-        from .online import Message
-
         self._last = {
             key: ([Message(topic, payload.tobytes()) for topic, payload in texts], wanted)
             for key, wanted, texts in state
