@@ -82,5 +82,6 @@ void bind_train_channel(nanobind::module_& m);
 
 // One function for many callers, in Python.
 void bind_train_batcher(nanobind::module_& m);
+void bind_online(nanobind::module_& m);
 
 }  // namespace penstock::python

@@ -20,6 +20,7 @@ from .channel import Channel, Producer, attach_channel, channel
 from .client import ParameterClient, connect
 from .hogwild import Hogwild, HogwildReport
 from .loop import Loop, LoopMeasure, LoopReport
+from .online import Message, Online, OnlineStep
 from .optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSProp
 from .parameters import Parameters, Slab
 from .pool import Pool, PoolResult
@@ -47,9 +48,12 @@ __all__ = [
     "LoopReport",
     "MemberResult",
     "MemberState",
+    "Message",
     "Model",
     "Momentum",
     "Nesterov",
+    "Online",
+    "OnlineStep",
     "Optimizer",
     "ParameterClient",
     "ParameterServer",

@@ -1,0 +1,511 @@
+#include "penstock/online/message_log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+
+#include "penstock/base/clock.h"
+#include "penstock/io/crc32c.h"
+
+namespace penstock::online {
+namespace {
+
+constexpr std::string_view kMagic = "PNSTKLOG";
+constexpr std::string_view kSuffix = ".log";
+constexpr uint64_t kHeader = 8 + 8 + 4;           // magic, first offset, checksum
+constexpr uint64_t kPrefix = 4 + 4;               // a record's length and checksum
+constexpr uint64_t kFields = 1 + 1 + 2 + 4 + 8;   // kind, zero, packet id, topic's length, time
+constexpr uint64_t kWriteAt = uint64_t{1} << 20;  // bytes that wait for no flush to be written
+constexpr uint64_t kMaxRecord = uint64_t{1} << 30;
+constexpr char kMessage = 1, kIds = 2;
+
+template <class T>
+void put_number(std::string& to, T value) {
+  to.append(reinterpret_cast<const char*>(&value), sizeof value);  // little-endian
+}
+
+template <class T>
+T number_at(const char* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+uint32_t crc_of(std::string_view bytes, uint32_t before = 0) {
+  return crc32c(std::as_bytes(std::span(bytes)), before);
+}
+
+uint64_t wall_ns() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::system_clock::now().time_since_epoch())
+                                   .count());
+}
+
+// A time of now_ns() from one of the system's clock, which other processes have stored.
+uint64_t steady_ns(uint64_t wall) {
+  const uint64_t now = now_ns(), today = wall_ns();
+  const uint64_t age = today > wall ? today - wall : 0;
+  return now > age ? now - age : 0;
+}
+
+std::string path_of(const std::string& folder, uint64_t first) {
+  std::string digits = std::to_string(first);
+  return folder + "/" + std::string(20 - digits.size(), '0') + digits + std::string(kSuffix);
+}
+
+[[noreturn]] void system_error(const std::string& text) {
+  throw Error::from_errno(errno, "spool", text);
+}
+
+void sync_folder(const std::string& folder) {
+  const os::Fd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd || fsync(fd.get()) != 0) system_error("cannot flush the folder " + folder);
+}
+
+// Appends a record: a prefix, then `body` written by the caller.
+void finish_record(std::string& to, size_t at) {
+  const auto length = static_cast<uint32_t>(to.size() - at - kPrefix);
+  std::memcpy(to.data() + at, &length, 4);
+  const uint32_t crc =
+      masked(crc_of(std::string_view(to).substr(at + kPrefix), crc_of({to.data() + at, 4})));
+  std::memcpy(to.data() + at + 4, &crc, 4);
+}
+
+bool record_is_whole(const char* prefix, std::string_view body) {
+  return masked(crc_of(body, crc_of({prefix, 4}))) == number_at<uint32_t>(prefix + 4);
+}
+
+// Whether a body with a valid checksum has a form that this log writes.
+bool is_sound(std::string_view body) {
+  if (body.empty()) return false;
+  if (body[0] == kIds) return (body.size() - 1) % 6 == 0;
+  return body[0] == kMessage && body.size() >= kFields &&
+         number_at<uint32_t>(body.data() + 4) <= body.size() - kFields;
+}
+
+}  // namespace
+
+uint32_t RecentIds::checksum(std::string_view topic, std::span<const std::byte> payload) {
+  return crc32c(payload, crc_of(topic));
+}
+
+bool RecentIds::seen(const Message& message, uint32_t crc) const {
+  if (!message.duplicate || message.packet_id == 0) return false;
+  const auto found = crcs_.find(message.packet_id);
+  return found != crcs_.end() && found->second == crc;
+}
+
+MessageLog::MessageLog(LogOptions options, Tokens spooled)
+    : options_(std::move(options)), hand_over_(std::move(spooled)) {
+  open();
+  thread_ = std::thread([this] { run(); });
+}
+
+MessageLog::~MessageLog() { close(); }
+
+void MessageLog::close() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  std::lock_guard lock(mutex_);
+  if (!error_) error_.emplace(Code::kClosed, "spool", options_.folder + " was closed");
+  fd_.reset();
+  lock_.reset();
+}
+
+void MessageLog::open() {
+  std::error_code failed;
+  std::filesystem::create_directories(options_.folder, failed);
+  if (failed) {
+    throw Error::from_errno(failed.value(), "spool", "cannot make the folder " + options_.folder);
+  }
+  const std::string lock = options_.folder + "/lock";
+  lock_ = os::Fd(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!lock_) system_error("cannot open " + lock);
+  if (!os::lock_file(lock_.get())) {
+    throw Error(Code::kInvalidArgument, "spool",
+                "another process uses " + options_.folder + ": give each its own folder");
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(options_.folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.size() != 20 + kSuffix.size() || !name.ends_with(kSuffix)) continue;
+    Segment segment;
+    const auto [end, bad] = std::from_chars(name.data(), name.data() + 20, segment.first);
+    if (bad != std::errc() || end != name.data() + 20) continue;
+    segment.path = options_.folder + "/" + name;
+    segments_.push_back(std::move(segment));
+  }
+  std::ranges::sort(segments_, {}, &Segment::first);
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    Segment& segment = segments_[i];
+    if (i > 0 && segments_[i - 1].end != segment.first) {
+      throw Error(Code::kDataLoss, "spool",
+                  segment.path + " begins at message " + std::to_string(segment.first) +
+                      ", but the file before it ends at " + std::to_string(segments_[i - 1].end));
+    }
+    scan(segment, i + 1 == segments_.size());
+  }
+  // A file whose header is not whole has no message.
+  if (!segments_.empty() && segments_.back().bytes < kHeader) {
+    unlink(segments_.back().path.c_str());
+    segments_.pop_back();
+  }
+  opened_ids_ = ids_;
+  if (!segments_.empty()) {
+    appended_ = written_ = spooled_ = synced_ = sync_until_ = segments_.back().end;
+    fd_ = os::Fd(::open(segments_.back().path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!fd_) system_error("cannot open " + segments_.back().path);
+    if (ftruncate(fd_.get(), static_cast<off_t>(segments_.back().bytes)) != 0) {
+      system_error("cannot cut off the torn end of " + segments_.back().path);
+    }
+    if (fdatasync(fd_.get()) != 0) system_error("cannot flush " + segments_.back().path);
+  }
+}
+
+// Sets end and bytes to those of the whole messages. `last`: what follows them is cut off by the
+// caller; in other files it is damage.
+void MessageLog::scan(Segment& segment, bool last) {
+  const os::Fd fd(::open(segment.path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat stat;
+  if (!fd || fstat(fd.get(), &stat) != 0) system_error("cannot open " + segment.path);
+  const auto size = static_cast<uint64_t>(stat.st_size);
+  std::string buffer;
+  uint64_t at = 0;  // of the buffer's begin, in the file
+  const auto read_to = [&](uint64_t begin, uint64_t bytes) -> const char* {
+    if (begin + bytes > size) return nullptr;
+    if (begin < at || begin + bytes > at + buffer.size()) {
+      buffer.resize(std::min(std::max<uint64_t>(bytes, 1 << 20), size - begin));
+      at = begin;
+      for (size_t got = 0; got < buffer.size();) {
+        const ssize_t some = pread(fd.get(), buffer.data() + got, buffer.size() - got,
+                                   static_cast<off_t>(begin + got));
+        if (some < 0 && errno == EINTR) continue;
+        if (some < 0) system_error("cannot read " + segment.path);
+        if (some == 0) return nullptr;
+        got += static_cast<size_t>(some);
+      }
+    }
+    return buffer.data() + (begin - at);
+  };
+  segment.end = segment.first;
+  const char* header = read_to(0, kHeader);
+  const bool whole = header != nullptr && std::string_view(header, 8) == kMagic &&
+                     number_at<uint64_t>(header + 8) == segment.first &&
+                     masked(crc_of({header, 16})) == number_at<uint32_t>(header + 16);
+  uint64_t next = whole ? kHeader : 0;
+  while (whole && next < size) {
+    const char* prefix = read_to(next, kPrefix);
+    if (prefix == nullptr) break;
+    const uint64_t length = number_at<uint32_t>(prefix);
+    if (length > kMaxRecord) break;
+    const char* record = read_to(next, kPrefix + length);
+    if (record == nullptr) break;
+    const std::string_view body(record + kPrefix, length);
+    if (!record_is_whole(record, body) || !is_sound(body)) break;
+    if (body[0] == kMessage) {
+      ++segment.end;
+      ids_.note(number_at<uint16_t>(body.data() + 2), crc_of(body.substr(kFields)));
+    } else {
+      for (size_t i = 1; i < body.size(); i += 6) {
+        ids_.note(number_at<uint16_t>(body.data() + i), number_at<uint32_t>(body.data() + i + 2));
+      }
+    }
+    next += kPrefix + length;
+  }
+  segment.bytes = next;
+  if (next == size) return;
+  if (!last) {
+    throw Error(Code::kDataLoss, "spool",
+                segment.path + ", byte " + std::to_string(next) + ": a damaged message (number " +
+                    std::to_string(segment.end) + ")");
+  }
+  torn_bytes_ = size - next;
+}
+
+uint64_t MessageLog::begin() const {
+  std::lock_guard lock(mutex_);
+  return segments_.empty() ? appended_ : segments_.front().first;
+}
+
+uint64_t MessageLog::end() const {
+  std::lock_guard lock(mutex_);
+  return appended_;
+}
+
+uint64_t MessageLog::spooled() const {
+  std::lock_guard lock(mutex_);
+  return spooled_;
+}
+
+bool MessageLog::busy() const {
+  std::lock_guard lock(mutex_);
+  return pending_.size() > options_.max_pending;
+}
+
+void MessageLog::check() const {
+  std::lock_guard lock(mutex_);
+  if (error_) throw Error(*error_);
+}
+
+void MessageLog::skip_to(uint64_t offset) {
+  std::lock_guard lock(mutex_);
+  if (offset == appended_) return;
+  for (const Segment& segment : segments_) unlink(segment.path.c_str());
+  segments_.clear();
+  fd_.reset();
+  appended_ = written_ = spooled_ = synced_ = sync_until_ = offset;
+}
+
+uint64_t MessageLog::append(const Message& message, uint32_t crc) {
+  std::lock_guard lock(mutex_);
+  if (error_) throw Error(*error_);
+  if (message.topic.size() + message.payload.size() + kFields > kMaxRecord) {
+    throw Error(Code::kInvalidArgument, "spool", "a message is larger than 1 GiB");
+  }
+  const size_t at = pending_.size();
+  pending_.append(kPrefix, '\0');
+  pending_.push_back(kMessage);
+  pending_.push_back(0);
+  put_number(pending_, message.packet_id);
+  put_number(pending_, static_cast<uint32_t>(message.topic.size()));
+  const uint64_t now = now_ns();
+  put_number(pending_, wall_ns() - (now > message.received_ns ? now - message.received_ns : 0));
+  pending_.append(message.topic);
+  pending_.append(reinterpret_cast<const char*>(message.payload.data()), message.payload.size());
+  finish_record(pending_, at);
+  ids_.note(message.packet_id, crc);
+  if (message.token != 0) pending_tokens_.push_back(message.token);
+  if (at == 0 || (at < kWriteAt && pending_.size() >= kWriteAt)) changed_.notify_all();
+  return appended_++;
+}
+
+void MessageLog::acknowledge(uint64_t token) {
+  std::lock_guard lock(mutex_);
+  if (token == 0 || error_) return;
+  pending_tokens_.push_back(token);
+  changed_.notify_all();
+}
+
+void MessageLog::sync() {
+  std::unique_lock lock(mutex_);
+  const uint64_t wanted = appended_;
+  sync_until_ = std::max(sync_until_, wanted);
+  changed_.notify_all();
+  progress_.wait(lock, [&] { return error_ || synced_ >= wanted; });
+  if (error_) throw Error(*error_);
+}
+
+void MessageLog::trim(uint64_t offset) {
+  std::vector<std::string> removed;
+  {
+    std::lock_guard lock(mutex_);
+    while (segments_.size() > 1 && segments_.front().end <= offset) {
+      removed.push_back(std::move(segments_.front().path));
+      segments_.pop_front();
+    }
+  }
+  for (const std::string& path : removed) unlink(path.c_str());
+}
+
+void MessageLog::flush() {
+  if (fdatasync(fd_.get()) != 0) system_error("cannot flush a file of " + options_.folder);
+}
+
+// The thread's. The identifiers in the file's first record outlive the files before it.
+void MessageLog::begin_segment(uint64_t first) {
+  std::string bytes(kMagic);
+  put_number(bytes, first);
+  put_number(bytes, masked(crc_of(bytes)));
+  {
+    std::lock_guard lock(mutex_);
+    const size_t at = bytes.size();
+    bytes.append(kPrefix, '\0');
+    bytes.push_back(kIds);
+    for (const auto& [id, crc] : ids_.all()) put_number(bytes, id), put_number(bytes, crc);
+    finish_record(bytes, at);
+  }
+  const std::string path = path_of(options_.folder, first);
+  os::Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!fd) system_error("cannot make " + path);
+  fd_ = std::move(fd);
+  {
+    std::lock_guard lock(mutex_);
+    segments_.push_back({.first = first, .end = first, .bytes = 0, .path = path});
+  }
+  write_out(std::as_bytes(std::span(bytes)));
+  if (options_.fsync_ns >= 0) sync_folder(options_.folder);
+}
+
+// Appends to the last segment, or leaves it as it was.
+void MessageLog::write_out(std::span<const std::byte> bytes) {
+  std::unique_lock lock(mutex_);
+  const uint64_t before = segments_.back().bytes;
+  const std::string path = segments_.back().path;
+  lock.unlock();
+  uint64_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t some = pwrite(fd_.get(), bytes.data() + done, bytes.size() - done,
+                                static_cast<off_t>(before + done));
+    if (some < 0 && errno == EINTR) continue;
+    if (some <= 0) {
+      const int why = errno;
+      if (ftruncate(fd_.get(), static_cast<off_t>(before)) != 0) errno = why;
+      errno = why;
+      system_error("cannot write to " + path +
+                   "; nothing was acknowledged that is not in it. Make space and start again");
+    }
+    done += static_cast<uint64_t>(some);
+  }
+  lock.lock();
+  segments_.back().bytes = before + bytes.size();
+}
+
+void MessageLog::run() {
+  os::block_all_signals();
+  const os::FileSizeSignalBlocker no_signal;
+  std::vector<uint64_t> tokens;  // of messages that were not flushed
+  std::string bytes;
+  uint64_t due_ns = 0;  // of the next flush; 0: nothing waits for one
+  bool unsynced = false;
+  std::unique_lock lock(mutex_);
+  try {
+    for (;;) {
+      if (due_ns == 0) {
+        changed_.wait(lock, [&] {
+          return stop_ || !pending_.empty() || !pending_tokens_.empty() || sync_until_ > synced_;
+        });
+        due_ns = now_ns() + static_cast<uint64_t>(std::max<int64_t>(options_.fsync_ns, 0));
+      }
+      // What arrives meanwhile is written and flushed together.
+      if (const uint64_t now = now_ns(); now < due_ns) {
+        changed_.wait_for(lock, std::chrono::nanoseconds(due_ns - now), [&] {
+          return stop_ || sync_until_ > synced_ || pending_.size() >= kWriteAt;
+        });
+      }
+      const bool stopping = stop_;
+      bytes.clear();
+      std::swap(bytes, pending_);
+      tokens.insert(tokens.end(), pending_tokens_.begin(), pending_tokens_.end());
+      pending_tokens_.clear();
+      const uint64_t first = written_, end = appended_;
+      const bool wanted = stopping || sync_until_ > synced_;
+      const bool roll = segments_.empty() || segments_.back().bytes >= options_.segment_bytes;
+      lock.unlock();
+      if (!bytes.empty()) {
+        if (roll) {
+          if (unsynced && options_.fsync_ns >= 0) flush();
+          begin_segment(first);
+        }
+        write_out(std::as_bytes(std::span(bytes)));
+        unsynced = true;
+        std::lock_guard again(mutex_);
+        segments_.back().end = end;
+        written_ = end;
+      }
+      const bool due = now_ns() >= due_ns;
+      if (unsynced && (wanted || (due && options_.fsync_ns >= 0))) {
+        flush();
+        unsynced = false;
+      }
+      const bool safe = !unsynced || options_.fsync_ns < 0;
+      if (safe) due_ns = 0;
+      {
+        std::lock_guard again(mutex_);
+        if (!unsynced) synced_ = end;
+        if (safe) spooled_ = end;
+      }
+      progress_.notify_all();
+      if (hand_over_) hand_over_(safe ? std::span<const uint64_t>(tokens) : std::span<uint64_t>());
+      if (safe) tokens.clear();
+      lock.lock();
+      if (stopping && pending_.empty() && pending_tokens_.empty()) return;
+    }
+  } catch (const Error& error) {
+    if (!lock.owns_lock()) lock.lock();
+    error_.emplace(error);
+    pending_ = {};
+    pending_tokens_ = {};
+    lock.unlock();
+    progress_.notify_all();
+  }
+}
+
+MessageLog::Reader::Reader(const MessageLog& log, uint64_t from, uint64_t to)
+    : log_(log), next_(from), to_(to) {}
+
+bool MessageLog::Reader::fill(uint64_t bytes) {
+  if (buffer_.size() - at_ >= bytes) return true;
+  buffer_.erase(0, at_);
+  at_ = 0;
+  const size_t had = buffer_.size();
+  buffer_.resize(std::max<uint64_t>(bytes, 1 << 18));
+  size_t got = had;
+  while (got < buffer_.size()) {
+    const ssize_t some =
+        pread(fd_.get(), buffer_.data() + got, buffer_.size() - got, static_cast<off_t>(file_at_));
+    if (some < 0 && errno == EINTR) continue;
+    if (some < 0) system_error("cannot read " + path_);
+    if (some == 0) break;
+    got += static_cast<size_t>(some);
+    file_at_ += static_cast<uint64_t>(some);
+  }
+  buffer_.resize(got);
+  return got >= bytes;
+}
+
+StoredMessage MessageLog::Reader::next() {
+  for (;;) {
+    if (!fd_ || segment_ >= segment_end_) {
+      std::lock_guard lock(log_.mutex_);
+      const auto found = std::ranges::find_if(log_.segments_, [&](const Segment& each) {
+        return each.first <= next_ && next_ < each.end;
+      });
+      if (found == log_.segments_.end()) {
+        throw Error(Code::kDataLoss, "spool",
+                    log_.options_.folder + " has no message " + std::to_string(next_));
+      }
+      fd_ = os::Fd(::open(found->path.c_str(), O_RDONLY | O_CLOEXEC));
+      if (!fd_) system_error("cannot open " + found->path);
+      path_ = found->path;
+      segment_ = found->first;
+      segment_end_ = found->end;
+      buffer_.clear();
+      at_ = 0;
+      file_at_ = kHeader;
+    }
+    const auto damaged = [&]() -> Error {
+      return Error(Code::kDataLoss, "spool",
+                   path_ + ": message " + std::to_string(segment_) + " is damaged");
+    };
+    if (!fill(kPrefix)) throw damaged();
+    const uint64_t length = number_at<uint32_t>(buffer_.data() + at_);
+    if (length > kMaxRecord || !fill(kPrefix + length)) throw damaged();
+    const char* record = buffer_.data() + at_;
+    const std::string_view body(record + kPrefix, length);
+    if (!record_is_whole(record, body) || !is_sound(body)) throw damaged();
+    at_ += kPrefix + length;
+    if (body[0] == kIds) continue;
+    if (segment_++ < next_) continue;
+    StoredMessage message;
+    message.packet_id = number_at<uint16_t>(body.data() + 2);
+    message.topic_bytes = number_at<uint32_t>(body.data() + 4);
+    message.received_ns = steady_ns(number_at<uint64_t>(body.data() + 8));
+    message.bytes = body.substr(kFields);
+    message.offset = next_++;
+    return message;
+  }
+}
+
+}  // namespace penstock::online

@@ -1,0 +1,326 @@
+#include "penstock/online/message_queue.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "penstock/base/clock.h"
+
+namespace penstock::online {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(100);
+constexpr uint64_t kOverhead = 128;  // bytes of a queued message beside its own
+
+}  // namespace
+
+MessageQueue::MessageQueue(QueueOptions options) : options_(std::move(options)) {
+  if (options_.max_messages == 0 || options_.max_bytes == 0) {
+    throw Error(Code::kInvalidArgument, "Online", "the queue has no room: give 1 or more");
+  }
+  end_ = next_ = options_.offset;
+  if (options_.log) {
+    const bool by_log = options_.acknowledge == Acknowledge::kSpooled;
+    log_ = std::make_unique<MessageLog>(*options_.log,
+                                        [this, by_log](std::span<const uint64_t> tokens) {
+                                          if (by_log && !tokens.empty() && source_ != nullptr)
+                                            source_->acknowledge(tokens);
+                                          tell_of_space();
+                                        });
+    // A snapshot flushes the log first. So a log that ends before it was replaced or removed.
+    if (log_->end() < options_.offset) log_->skip_to(options_.offset);
+    if (log_->begin() > options_.offset) {
+      throw Error(Code::kDataLoss, "Online",
+                  "the snapshot is of message " + std::to_string(options_.offset) +
+                      ", but the spool " + options_.log->folder + " begins at message " +
+                      std::to_string(log_->begin()) + ": restore the snapshot that belongs to it");
+    }
+    end_ = log_->end();
+    ids_ = log_->ids();
+    if (end_ > next_) replay_ = std::make_unique<MessageLog::Reader>(*log_, next_, end_);
+    counts_.torn_bytes = log_->torn_bytes();
+  }
+  begun_ = end_;
+}
+
+MessageQueue::~MessageQueue() {
+  close();
+  log_ = nullptr;  // its thread uses the members after it
+}
+
+void MessageQueue::close() {
+  stop();
+  if (log_ != nullptr) log_->close();
+}
+
+void MessageQueue::start(std::shared_ptr<MessageSource> source) {
+  source_ = std::move(source);
+  source_->start(*this);
+}
+
+void MessageQueue::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  arrived_.notify_all();
+  space_.notify_all();
+  if (source_ == nullptr) return;
+  try {
+    sync();  // so that what is in the log is acknowledged before the source disconnects
+  } catch (const Error&) {  // of the disk: nothing more is acknowledged
+  }
+  source_->stop();
+}
+
+bool MessageQueue::over(uint64_t bytes) const {
+  return messages_.size() >= options_.max_messages ||
+         (!messages_.empty() && bytes_ + bytes > options_.max_bytes);
+}
+
+std::vector<MessageQueue::Entry> MessageQueue::add(StoredMessage message, uint64_t bytes,
+                                                   uint64_t token) {
+  std::vector<Entry> dropped;
+  if (options_.when_full == WhenFull::kDropOldest) {
+    while (over(bytes) && !messages_.empty()) {
+      bytes_ -= messages_.front().second;
+      dropped.push_back(std::move(messages_.front()));
+      messages_.pop_front();
+      ++counts_.dropped;
+    }
+  }
+  if (options_.acknowledge == Acknowledge::kAfterTrain && token != 0) {
+    unacknowledged_.emplace_back(message.offset, token);
+  }
+  bytes_ += bytes;
+  messages_.emplace_back(std::move(message), bytes);
+  arrived_.notify_one();
+  return dropped;
+}
+
+bool MessageQueue::put(const Message& message) {
+  const uint32_t crc = RecentIds::checksum(message.topic, message.payload);
+  const uint64_t bytes = message.topic.size() + message.payload.size() + kOverhead;
+  bool acknowledge_now = false;
+  {
+    std::lock_guard lock(mutex_);
+    ++counts_.received;
+    if (ids_.seen(message, crc)) {
+      ++counts_.duplicates;
+      // Safe as soon as all that was received before is.
+      if (options_.acknowledge == Acknowledge::kAfterTrain) {
+        if (message.token != 0 && end_ > 0) unacknowledged_.emplace_back(end_ - 1, message.token);
+      } else if (log_ != nullptr) {
+        log_->acknowledge(message.token);
+      } else {
+        acknowledge_now = true;
+      }
+    } else if (options_.when_full == WhenFull::kDropNewest && over(bytes)) {
+      ++counts_.dropped;
+      return false;
+    } else {
+      if (log_ != nullptr) {
+        try {
+          log_->append(message, crc);
+        } catch (const Error&) {
+          // take() throws it. Nothing is acknowledged, so the broker keeps the message.
+          arrived_.notify_all();
+          return true;
+        }
+      } else {
+        acknowledge_now = options_.acknowledge == Acknowledge::kSpooled;
+      }
+      ids_.note(message.packet_id, crc);
+      StoredMessage stored;
+      stored.bytes.reserve(message.topic.size() + message.payload.size());
+      stored.bytes.append(message.topic);
+      stored.bytes.append(reinterpret_cast<const char*>(message.payload.data()),
+                          message.payload.size());
+      stored.topic_bytes = static_cast<uint32_t>(message.topic.size());
+      stored.packet_id = message.packet_id;
+      stored.received_ns = message.received_ns;
+      stored.offset = end_++;
+      add(std::move(stored), bytes, message.token);
+    }
+  }
+  if (acknowledge_now && message.token != 0 && source_ != nullptr) {
+    source_->acknowledge(std::span(&message.token, 1));
+  }
+  return true;
+}
+
+bool MessageQueue::put_object(std::shared_ptr<void> object, uint64_t bytes) {
+  if (log_ != nullptr) {
+    throw Error(Code::kInvalidArgument, "Online",
+                "a spool takes messages of bytes: let the source yield bytes or (topic, bytes)");
+  }
+  std::vector<Entry> dropped;  // destroyed after the lock
+  std::lock_guard lock(mutex_);
+  ++counts_.received;
+  if (options_.when_full == WhenFull::kDropNewest && over(bytes + kOverhead)) {
+    ++counts_.dropped;
+    return false;
+  }
+  StoredMessage stored;
+  stored.object = std::move(object);
+  stored.received_ns = now_ns();
+  stored.offset = end_++;
+  dropped = add(std::move(stored), bytes + kOverhead, 0);
+  return true;
+}
+
+bool MessageQueue::full() const {
+  std::lock_guard lock(mutex_);
+  if (stopped_) return false;
+  const bool block = options_.when_full == WhenFull::kBlock;
+  const bool is =
+      (block && (messages_.size() >= options_.max_messages || bytes_ >= options_.max_bytes)) ||
+      (log_ != nullptr && log_->busy());
+  if (is) was_full_ = true;
+  return is;
+}
+
+void MessageQueue::ended(const std::string& error) {
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+    source_error_ = error;
+  }
+  arrived_.notify_all();
+}
+
+bool MessageQueue::wait_for_space(int64_t timeout_ns) {
+  const uint64_t until = timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
+  while (full()) {
+    const uint64_t now = now_ns();
+    if (now >= until) return false;
+    std::unique_lock lock(mutex_);
+    if (!was_full_) continue;  // there was space since
+    space_.wait_for(
+        lock, std::min<std::chrono::nanoseconds>(kLook, std::chrono::nanoseconds(until - now)));
+    lock.unlock();
+    if (options_.while_waiting) options_.while_waiting();
+  }
+  std::lock_guard lock(mutex_);
+  return !stopped_;
+}
+
+std::vector<StoredMessage> MessageQueue::take(uint64_t most, uint64_t least, int64_t max_wait_ns,
+                                              int64_t timeout_ns) {
+  const uint64_t until = timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
+  std::vector<StoredMessage> taken;
+  received_ns_.clear();
+  aged_ = false;
+  if (replay_ != nullptr) {
+    // The log's own thread has nothing older to write: these are in files.
+    while (taken.size() < most && !replay_->done()) taken.push_back(replay_->next());
+    for (const StoredMessage& each : taken) received_ns_.push_back(each.received_ns);
+    if (replay_->done()) replay_ = nullptr;
+    std::lock_guard lock(mutex_);
+    counts_.replayed += taken.size();
+    counts_.taken += taken.size();
+    if (!taken.empty()) next_ = taken.back().offset + 1;
+    return taken;
+  }
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (log_ != nullptr) log_->check();
+    uint64_t wake = until;
+    if (!messages_.empty()) {
+      const uint64_t wait = max_wait_ns > 0 ? static_cast<uint64_t>(max_wait_ns) : 0;
+      const uint64_t due = messages_.front().first.received_ns + wait;
+      if (messages_.size() >= std::min(least, options_.max_messages) || ended_ || stopped_ ||
+          over(0) || now_ns() >= due) {
+        break;
+      }
+      wake = std::min(wake, due);
+    } else if (ended_ || stopped_) {
+      if (!source_error_.empty()) throw Error(Code::kSystem, "Online", source_error_);
+      return taken;
+    }
+    const uint64_t now = now_ns();
+    if (now >= until) return taken;
+    arrived_.wait_for(
+        lock, std::min<std::chrono::nanoseconds>(
+                  kLook, std::chrono::nanoseconds(std::min<uint64_t>(wake - now, 1'000'000'000))));
+    if (options_.while_waiting) {
+      lock.unlock();
+      options_.while_waiting();
+      lock.lock();
+    }
+  }
+  while (!messages_.empty() && taken.size() < most) {
+    bytes_ -= messages_.front().second;
+    taken.push_back(std::move(messages_.front().first));
+    messages_.pop_front();
+    received_ns_.push_back(taken.back().received_ns);
+  }
+  counts_.taken += taken.size();
+  next_ = taken.back().offset + 1;
+  lock.unlock();
+  tell_of_space();
+  return taken;
+}
+
+void MessageQueue::tell_of_space() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!was_full_) return;
+    was_full_ = false;
+  }
+  space_.notify_all();
+  if (source_ != nullptr) source_->space();
+}
+
+bool MessageQueue::finished() const {
+  std::lock_guard lock(mutex_);
+  return (ended_ || stopped_) && messages_.empty() && replay_ == nullptr;
+}
+
+uint64_t MessageQueue::next_offset() const {
+  std::lock_guard lock(mutex_);
+  return next_;
+}
+
+std::vector<uint64_t> MessageQueue::aged() {
+  const uint64_t now = now_ns();
+  std::vector<uint64_t> ages;
+  ages.reserve(received_ns_.size());
+  std::lock_guard lock(mutex_);
+  for (const uint64_t received : received_ns_) {
+    ages.push_back(now > received ? now - received : 0);
+    if (!aged_) counts_.ages.add(ages.back());
+  }
+  aged_ = true;
+  return ages;
+}
+
+void MessageQueue::trained(uint64_t offset) {
+  std::vector<uint64_t> tokens;
+  {
+    std::lock_guard lock(mutex_);
+    while (!unacknowledged_.empty() && unacknowledged_.front().first < offset) {
+      tokens.push_back(unacknowledged_.front().second);
+      unacknowledged_.pop_front();
+    }
+  }
+  if (!tokens.empty() && source_ != nullptr) source_->acknowledge(tokens);
+}
+
+void MessageQueue::sync() {
+  if (log_ != nullptr) log_->sync();
+}
+
+void MessageQueue::trim(uint64_t offset) {
+  if (log_ != nullptr) log_->trim(offset);
+}
+
+QueueCounts MessageQueue::counts() const {
+  std::lock_guard lock(mutex_);
+  QueueCounts counts = counts_;
+  counts.queued = messages_.size();
+  counts.queued_bytes = bytes_;
+  if (log_ != nullptr) counts.spooled = log_->spooled() - std::min(begun_, log_->spooled());
+  return counts;
+}
+
+}  // namespace penstock::online

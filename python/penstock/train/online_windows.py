@@ -1,0 +1,66 @@
+"""A message of a stream, and windows over messages, for each key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..base.arguments import integer
+from ..errors import InvalidArgument
+
+
+class Message(NamedTuple):
+    """A message of a stream."""
+
+    topic: str
+    payload: bytes
+
+
+class Windows:
+    """The last messages of each key; a window every `step` messages of it.
+
+    ``look`` returns the windows that messages complete, and changes nothing until ``advance``: a
+    batch whose training failed is looked at again.
+    """
+
+    def __init__(self, window: int, step: int, key: Callable[[Any], Any] | None) -> None:
+        self._size = integer("window", window, 1, operation="Online")
+        self._step = integer("step", step, 1, operation="Online")
+        self._key = key or (lambda message: message.topic)
+        self._last: dict[Any, tuple[list[Any], int]] = {}  # messages, and how many before a window
+        self._next: dict[Any, tuple[list[Any], int]] = {}
+
+    def look(self, messages: list[Any]) -> list[list[Any]]:
+        self._next = {}
+        windows = []
+        for message in messages:
+            key = self._key(message)
+            before, wanted = self._next.get(key) or self._last.get(key) or ([], self._size)
+            last = [*before, message][-self._size :]
+            wanted -= 1
+            if wanted == 0:
+                windows.append(last)
+                wanted = self._step
+            self._next[key] = last, wanted
+        return windows
+
+    def advance(self) -> None:
+        self._last.update(self._next)
+        self._next = {}
+
+    def state(self) -> Any:
+        rows = []
+        for key, (last, wanted) in self._last.items():
+            if not all(isinstance(part, (str, bytes)) for message in last for part in message):
+                raise InvalidArgument("only windows of messages of bytes can be snapshot", "Online")
+            texts = [[topic, np.frombuffer(payload, np.uint8)] for topic, payload in last]
+            rows.append([key, wanted, texts])
+        return rows
+
+    def restore(self, state: Any) -> None:
+        self._last = {
+            key: ([Message(topic, payload.tobytes()) for topic, payload in texts], wanted)
+            for key, wanted, texts in state
+        }

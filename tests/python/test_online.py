@@ -1,0 +1,241 @@
+"""train.Online: every message once, by any policy, across crashes."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import _engine, train
+from penstock.errors import DataLoss, InvalidArgument
+
+CHILD = Path(__file__).with_name("online_child.py")
+
+
+class Model:
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+        self.sizes: list[int] = []
+
+    def predict(self, batch: Any) -> Any:
+        return 2 * batch
+
+    def train(self, batch: Any, weights: Any = None) -> float:
+        self.sizes.append(len(batch))
+        self.seen += batch.tolist() if weights is None else batch[weights > 0].tolist()
+        return float(batch.mean())
+
+    def state(self) -> Any:
+        return {"seen": np.array(self.seen)}
+
+    def restore(self, state: Any) -> None:
+        self.seen = state["seen"].tolist()
+
+
+def prepare(messages: list[Any]) -> Any:
+    return np.array([float(message.payload) for message in messages])
+
+
+def numbers(n: int) -> list[bytes]:
+    return [b"%d" % i for i in range(n)]
+
+
+def test_every_message_of_an_iterator_is_predicted_then_trained_on_in_order() -> None:
+    model, steps = Model(), []
+    with train.Online(numbers(1000), prepare, model, max_batch=64, on_batch=steps.append) as live:
+        live.run()
+        stats = live.stats()
+    assert model.seen == list(range(1000))
+    assert stats["trained"] == stats["predicted"] == stats["received"] == 1000
+    assert max(model.sizes) <= 64
+    for step in steps:
+        np.testing.assert_array_equal(step.predictions, 2 * step.inputs)
+        assert len(step.ages) == len(step.messages)
+        assert (step.ages >= 0).all()
+    assert steps[-1].offset == 1000
+    assert 0 < stats["age_p50"] <= stats["age_p99"] <= stats["age_max"]
+
+
+def test_malformed_messages_are_skipped_and_counted_or_raised() -> None:
+    items = [b"1", b"x", b"2", b"", b"3"]
+    model = Model()
+    with train.Online(items, prepare, model) as live:
+        live.run()
+        assert live.stats()["malformed"] == 2
+        assert live.stats()["trained"] == 3
+    assert model.seen == [1, 2, 3]
+    with (
+        train.Online(items, prepare, Model(), on_malformed="raise") as live,
+        pytest.raises(ValueError, match="could not convert"),
+    ):
+        live.run()
+
+
+def test_a_model_that_throws_once_loses_no_message() -> None:
+    class Throws(Model):
+        calls = 0
+
+        def train(self, batch: Any, weights: Any = None) -> float:
+            self.calls += 1
+            if self.calls == 3:
+                raise ZeroDivisionError
+            return super().train(batch)
+
+    model = Throws()
+    with train.Online(numbers(100), prepare, model, max_batch=10) as live:
+        with pytest.raises(ZeroDivisionError):
+            live.run()
+        live.run()
+    assert model.seen == list(range(100))
+
+
+def test_an_error_of_the_iterator_comes_after_its_items() -> None:
+    def items() -> Any:
+        yield b"1"
+        raise KeyError("gone")
+
+    model = Model()
+    with train.Online(items(), prepare, model) as live, pytest.raises(KeyError, match="gone"):
+        live.run()
+    assert model.seen == [1]
+
+
+def test_batches_are_padded_to_sizes_and_predictions_are_cut() -> None:
+    model, steps = Model(), []
+    with train.Online(
+        numbers(100), prepare, model, max_batch=16, pad_to=(4, 16), on_batch=steps.append
+    ) as live:
+        live.run()
+    assert set(model.sizes) <= {4, 16}
+    assert model.seen == list(range(100))
+    assert all(len(step.predictions) == len(step.messages) for step in steps)
+
+
+def test_windows_are_those_of_each_key() -> None:
+    seen: dict[str, list[list[int]]] = {"a": [], "b": []}
+
+    def windows(batch: list[Any]) -> Any:
+        for window in batch:
+            seen[window[0].topic].append([int(each.payload) for each in window])
+        return np.zeros(len(batch))
+
+    items = [("ab"[i % 2], b"%d" % (i // 2)) for i in range(20)]
+    with train.Online(items, windows, Model(), window=3, step=2) as live:
+        live.run()
+    expected = [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6, 7, 8]]
+    assert seen == {"a": expected, "b": expected}
+
+
+@pytest.mark.parametrize(("policy", "kept"), [("drop_oldest", (90, 100)), ("drop_newest", (0, 10))])
+def test_a_full_queue_drops_by_policy(policy: str, kept: tuple[int, int]) -> None:
+    model, source = Model(), _engine.PushSource.make(lambda tokens: None)
+    with train.Online(source, prepare, model, when_full=policy, max_queue=10) as live:
+        live._start()
+        for item in numbers(100):
+            source.push("t", item)
+        source.end()
+        live.run()
+        assert live.stats()["dropped"] == 90
+    assert model.seen == list(range(*kept))
+
+
+def test_acknowledged_after_train_and_not_before() -> None:
+    acknowledged: list[int] = []
+    source = _engine.PushSource.make(acknowledged.extend)
+    with train.Online(source, prepare, Model(), max_batch=4) as live:
+        live._start()
+        for i, item in enumerate(numbers(12)):
+            source.push("t", item, token=i + 1)
+        assert acknowledged == []
+        live.run(1)
+        assert acknowledged == [1, 2, 3, 4]
+        source.end()
+        live.run()
+    assert acknowledged == list(range(1, 13))
+
+
+def test_a_redelivered_message_is_trained_on_once(tmp_path: Path) -> None:
+    acknowledged: list[int] = []
+    model = Model()
+    for tokens, duplicate in (((1, 2), False), ((3, 4), True)):
+        source = _engine.PushSource.make(acknowledged.extend)
+        with train.Online(source, prepare, model, spool=tmp_path) as live:
+            live._start()
+            for packet, token in enumerate(tokens):
+                source.push("t", b"%d" % packet, token, packet + 1, duplicate)
+            source.end()
+            live.run()
+            assert live.stats()["duplicates"] == (2 if duplicate else 0)
+    assert model.seen == [0, 1]
+    assert sorted(acknowledged) == [1, 2, 3, 4]
+
+
+PLACES = ("receipt", "acknowledged", "predict", "train", "trained", "snapshot")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_killed_run_goes_on_with_each_message_once(tmp_path: Path, place: str) -> None:
+    def run(at: str, count: int, first: int) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, str(CHILD), str(tmp_path), at, str(count), str(first)]
+        return subprocess.run(command, capture_output=True, timeout=60, check=False)
+
+    killed = run(place, 50, 0)
+    assert killed.returncode == -signal.SIGKILL
+    acknowledged = [int(line) - 1 for line in killed.stdout.split()]
+    again = run("nowhere", 5, 1000)
+    assert again.returncode == 0, again.stderr
+    seen = [int(each) for each in again.stderr.split()]
+    assert len(seen) == len(set(seen))
+    assert set(acknowledged) <= set(seen)
+    assert seen == [*range(len(seen) - 5), *range(1000, 1005)]
+
+
+def test_a_torn_tail_is_cut_and_reported(tmp_path: Path) -> None:
+    model = Model()
+    with train.Online(numbers(20), prepare, model, spool=tmp_path) as live:
+        live.run()
+    (log,) = tmp_path.glob("*.log")
+    (tmp_path / "snapshot").unlink()
+    whole = log.read_bytes()
+    for cut in range(1, 60, 7):
+        log.write_bytes(whole[:-cut])
+        model = Model()
+        with train.Online([], prepare, model, spool=tmp_path, snapshot_seconds=None) as live:
+            list(itertools.islice(live, 100))
+            assert live.stats()["torn_bytes"] < 60
+        assert model.seen == list(range(len(model.seen)))
+        assert 15 <= len(model.seen) < 20
+
+
+def test_a_damaged_snapshot_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "snapshot").write_bytes(b"no snapshot")
+    with pytest.raises(DataLoss, match="snapshot"):
+        train.Online([], prepare, Model(), spool=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"when_full": "wait"}, "when_full"),
+        ({"ack": "spooled"}, "spool"),
+        ({"min_batch": 2}, "max_wait"),
+        ({"pad_to": (4,)}, "pad_to"),
+    ],
+)
+def test_invalid_arguments_are_named(options: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        train.Online([], prepare, Model(), **options)
+
+
+def test_a_spool_belongs_to_one_run(tmp_path: Path) -> None:
+    with (
+        train.Online([], prepare, Model(), spool=tmp_path),
+        pytest.raises(InvalidArgument, match="another process uses"),
+    ):
+        train.Online([], prepare, Model(), spool=tmp_path)
