@@ -22,6 +22,7 @@ FOLDERS = (
     "net",
     "workers",
     "io",
+    "online",
     "image",
     "pipeline",
     "train",
