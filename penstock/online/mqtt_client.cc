@@ -1,0 +1,532 @@
+#include "penstock/online/mqtt_client.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "penstock/base/clock.h"
+#include "penstock/base/error.h"
+#include "penstock/net/address.h"
+#include "penstock/net/socket.h"
+
+namespace penstock::online {
+namespace {
+
+using mqtt::Type;
+
+constexpr char kMqtt[] = "MQTT";
+constexpr size_t kReadBytes = 256 * 1024;
+constexpr size_t kMaxOnTheirWay = 1000;
+constexpr size_t kMaxUnreliableBytes = 16 << 20;
+constexpr size_t kMaxOutBytes = 4 << 20;  // then no more is read, so no more has to be answered
+constexpr double kFirstWaitS = 0.1, kLongestWaitS = 10;
+constexpr uint64_t kSecond = 1'000'000'000;
+// A token is the connection's number, and that of the message in it.
+constexpr int kNumberBits = 40;
+constexpr uint64_t kNumbers = (uint64_t{1} << kNumberBits) - 1;
+
+Error closed(const std::string& why) { return Error(Code::kClosed, kMqtt, why); }
+
+std::string endpoint(const MqttOptions& options) {
+  const bool six = options.host.find(':') != std::string::npos;
+  return (six ? "[" + options.host + "]" : options.host) + ":" + std::to_string(options.port);
+}
+
+// An error that another try would not change.
+bool is_final(const Error& error) { return error.code() == Code::kInvalidArgument; }
+
+}  // namespace
+
+MqttClient::MqttClient(MqttOptions options)
+    : options_(std::move(options)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      random_(std::random_device()()) {
+  if (!wake_) throw Error::from_errno(errno, kMqtt, "cannot make an eventfd");
+  if (options_.qos > 2) throw Error(Code::kInvalidArgument, kMqtt, "qos is 0, 1 or 2");
+  if (!options_.clean_start && options_.client_id.empty()) {
+    throw Error(Code::kInvalidArgument, kMqtt,
+                "a session that is kept (clean_start=False) needs a client_id");
+  }
+}
+
+MqttClient::~MqttClient() { stop(); }
+
+void MqttClient::start(MessageSink& sink) {
+  sink_ = &sink;
+  thread_ = std::thread([this] {
+    os::block_all_signals();
+    run();
+  });
+}
+
+void MqttClient::wake() {
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));
+}
+
+void MqttClient::acknowledge(std::span<const uint64_t> tokens) {
+  {
+    std::lock_guard lock(mutex_);
+    safe_.insert(safe_.end(), tokens.begin(), tokens.end());
+  }
+  wake();
+}
+
+void MqttClient::space() { wake(); }
+
+void MqttClient::stop() {
+  stopping_.store(true, std::memory_order_release);
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_all();
+  wake();
+  if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) thread_.join();
+}
+
+std::string MqttClient::state() const {
+  std::lock_guard lock(mutex_);
+  const uint64_t connections = connections_.load();
+  nlohmann::json state = {{"connected", connected_},
+                          {"reconnects", connections == 0 ? 0 : connections - 1},
+                          {"received", received_count_.load()},
+                          {"bytes", received_bytes_.load()},
+                          {"acknowledged", acknowledged_.load()},
+                          {"duplicates", duplicates_.load()},
+                          {"published", published_.load()},
+                          {"on_their_way", on_their_way_.size()},
+                          {"unsent", unsent_}};
+  if (!last_error_.empty()) state["error"] = last_error_;
+  return state.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void MqttClient::publish(std::string_view topic, std::span<const std::byte> payload, int qos) {
+  if (qos < 0 || qos > 2) throw Error(Code::kInvalidArgument, kMqtt, "qos is 0, 1 or 2");
+  const auto level = static_cast<uint8_t>(qos);
+  Bytes packet;
+  mqtt::append(packet, options_.version, {topic, payload, level, 1});  // checks it
+  {
+    std::unique_lock lock(mutex_);
+    if (qos == 0) {
+      if (ended_) throw closed(last_error_.empty() ? "the client was stopped" : last_error_);
+      if (!connected_ || unreliable_.size() + packet.size() > kMaxUnreliableBytes) {
+        ++unsent_;
+        return;
+      }
+      unreliable_.insert(unreliable_.end(), packet.begin(), packet.end());
+    } else {
+      changed_.wait(lock, [&] { return ended_ || on_their_way_.size() < kMaxOnTheirWay; });
+      if (ended_) throw closed(last_error_.empty() ? "the client was stopped" : last_error_);
+      while (next_id_ == 0 || on_their_way_.count(next_id_) != 0) ++next_id_;
+      on_their_way_[next_id_] = {std::string(topic), {payload.begin(), payload.end()}, level};
+      to_send_.push_back(next_id_++);
+    }
+  }
+  wake();
+}
+
+// ---- the thread --------------------------------------------------------------------------------
+
+void MqttClient::run() {
+  std::string why;
+  uint32_t failures = 0;
+  const Deadline first(options_.connect_timeout_s);
+  while (!stopping()) {
+    try {
+      open();
+      hello();
+      failures = 0;
+      receive();
+    } catch (const Error& error) {
+      std::lock_guard lock(mutex_);
+      last_error_ = error.what();
+      if (is_final(error) || (connections_ == 0 && first.passed())) why = last_error_;
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    close_socket();
+    if (!why.empty() || stopping()) break;
+    wait_before_next(failures++);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+    if (!why.empty()) last_error_ = why;
+  }
+  changed_.notify_all();
+  sink_->ended(why);
+}
+
+void MqttClient::wait_before_next(uint32_t failures) {
+  const double most = std::min(kLongestWaitS, kFirstWaitS * (1 << std::min(failures, 10u)));
+  const Deadline until(most * std::uniform_real_distribution<>(0.5, 1)(random_));
+  while (!stopping() && !until.passed()) wait(false, 100);
+}
+
+void MqttClient::open() {
+  int error = 0;
+  for (const net::SocketAddress& address : net::resolve("tcp://" + endpoint(options_))) {
+    os::Fd fd = net::make_socket(address);
+    const Deadline deadline(10);
+    error = ::connect(fd.get(), address.get(), address.length) == 0 ? 0 : errno;
+    if (error == EINPROGRESS || error == EINTR) {
+      error = ETIMEDOUT;
+      while (!stopping() && !deadline.passed()) {
+        if (!net::wait_for(fd.get(), POLLOUT, Deadline::earlier(deadline, Deadline(0.1)))) continue;
+        socklen_t length = sizeof(error);
+        if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+        break;
+      }
+    }
+    if (error != 0) continue;
+    const int on = 1;
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    socket_ = std::move(fd);
+    break;
+  }
+  if (!socket_) {
+    throw Error(error == ECONNREFUSED ? Code::kNotFound : Code::kSystem, kMqtt,
+                "cannot connect to " + endpoint(options_) + ": " + std::strerror(error));
+  }
+  if (!options_.tls) return;
+  tls_ = std::make_unique<net::TlsClient>(socket_.get(), options_.host, *options_.tls);
+  const Deadline deadline(10);
+  for (;;) {
+    const auto step = tls_->handshake();
+    if (step == net::TlsClient::Step::kDone) return;
+    if (stopping() || deadline.passed()) throw closed("no TLS handshake in time");
+    const bool writes = step == net::TlsClient::Step::kWantsWrite;
+    net::wait_for(socket_.get(), writes ? POLLOUT : POLLIN, Deadline(0.1));
+  }
+}
+
+// CONNECT and SUBSCRIBE; their answers are awaited, then messages are taken.
+void MqttClient::hello() {
+  ++connection_;
+  in_begin_ = in_end_ = 0;
+  out_.clear();
+  out_sent_ = 0;
+  arrived_.clear();
+  first_arrived_ = 0;
+  subscribed_ = options_.topics.empty();
+  ping_sent_ns_ = 0;
+  last_sent_ns_ = now_ns();
+  keep_alive_ns_ = options_.keep_alive_s * kSecond;
+  {
+    std::lock_guard lock(mutex_);
+    safe_.clear();  // of the connection before
+  }
+  mqtt::Connect connect;
+  connect.version = options_.version;
+  connect.client_id = options_.client_id;
+  connect.clean_start = options_.clean_start;
+  connect.keep_alive_s = options_.keep_alive_s;
+  connect.user = options_.user;
+  connect.password = options_.password;
+  connect.session_expiry_s = options_.clean_start ? 0 : options_.session_expiry_s;
+  connect.max_packet_bytes = options_.max_packet_bytes;
+  mqtt::append(out_, connect);
+
+  const Deadline deadline(10);
+  std::optional<mqtt::Frame> frame;
+  while (!frame) {
+    if (stopping()) throw closed("the client was stopped");
+    if (deadline.passed()) throw closed("the broker did not answer CONNECT");
+    wait(true, 100);
+    read_some();
+    frame = mqtt::next_frame(std::span(in_).subspan(in_begin_, in_end_ - in_begin_),
+                             options_.max_packet_bytes);
+  }
+  const mqtt::Connack connack = mqtt::read_connack(*frame, options_.version);
+  in_begin_ += frame->bytes;
+  if (connack.code != 0) {
+    throw Error(
+        mqtt::lasts(connack.code, options_.version) ? Code::kInvalidArgument : Code::kClosed, kMqtt,
+        "the broker at " + endpoint(options_) + " refused the connection: " + connack.reason);
+  }
+  if (connack.keep_alive_s) keep_alive_ns_ = *connack.keep_alive_s * kSecond;
+  if (!connack.session_present) received_.clear();
+  if (!options_.topics.empty()) {
+    mqtt::append_subscribe(out_, options_.version, 0xFFFF, options_.topics, options_.qos);
+  }
+  connections_.fetch_add(1);
+  std::lock_guard lock(mutex_);
+  connected_ = true;
+  last_error_.clear();
+  // The oldest first: identifiers are given in turn.
+  in_flight_ = 0;
+  max_in_flight_ = connack.receive_maximum;
+  to_send_.clear();
+  const auto oldest = on_their_way_.lower_bound(next_id_);
+  for (auto each = oldest; each != on_their_way_.end(); ++each) to_send_.push_back(each->first);
+  for (auto each = on_their_way_.begin(); each != oldest; ++each) to_send_.push_back(each->first);
+  unreliable_.clear();
+}
+
+void MqttClient::receive() {
+  while (!stopping()) {
+    take_requests();
+    const bool reads = !sink_->full() && out_.size() - out_sent_ < kMaxOutBytes;
+    const bool waiting_in = tls_ != nullptr && reads && tls_->pending();
+    const int64_t timeout_ms =
+        keep_alive_ns_ == 0
+            ? 1000
+            : static_cast<int64_t>(std::clamp<uint64_t>(keep_alive_ns_ / 4 / 1'000'000, 10, 1000));
+    wait(reads, waiting_in ? 0 : timeout_ms);
+    if (!sink_->full()) {
+      if (reads) read_some();
+      handle_frames();
+    }
+    keep_alive();
+  }
+  out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(out_sent_));
+  out_sent_ = 0;
+  take_requests();
+  mqtt::append_disconnect(out_);
+  const Deadline deadline(1);
+  while (out_sent_ < out_.size() && !deadline.passed()) wait(false, 50);
+}
+
+void MqttClient::close_socket() {
+  tls_.reset();
+  socket_.reset();
+  tls_wants_write_ = false;
+  std::lock_guard lock(mutex_);
+  connected_ = false;
+}
+
+void MqttClient::wait(bool readable, int64_t timeout_ms) {
+  pollfd fds[] = {{wake_.get(), POLLIN, 0}, {socket_.get(), 0, 0}};
+  const bool writes = out_sent_ < out_.size();
+  if (readable) fds[1].events |= POLLIN;
+  if (writes || tls_wants_write_) fds[1].events |= POLLOUT;
+  if (socket_ && fds[1].events == 0) fds[1].events = 0;  // still tells that it was disconnected
+  const int found = poll(fds, socket_ ? 2 : 1, static_cast<int>(timeout_ms));
+  if (found < 0 && errno != EINTR) throw Error::from_errno(errno, kMqtt, "poll");
+  if ((fds[0].revents & POLLIN) != 0) {
+    uint64_t count = 0;
+    (void)!read(wake_.get(), &count, sizeof(count));
+  }
+  if (!socket_) return;
+  if ((fds[1].revents & (POLLERR | POLLHUP)) != 0 && !readable) {
+    throw closed("the connection was lost");
+  }
+  if (writes) write_some();
+}
+
+void MqttClient::read_some() {
+  if (in_begin_ == in_end_) {
+    in_begin_ = in_end_ = 0;
+  } else if (in_begin_ > 0 && in_.size() - in_end_ < kReadBytes) {
+    std::memmove(in_.data(), in_.data() + in_begin_, in_end_ - in_begin_);
+    in_end_ -= std::exchange(in_begin_, 0);
+  }
+  if (in_.size() - in_end_ < kReadBytes) in_.resize(std::max(in_.size() * 2, in_end_ + kReadBytes));
+  const auto space = std::span(in_).subspan(in_end_);
+  std::optional<size_t> got;
+  if (tls_ != nullptr) {
+    got = tls_->read(space);
+    tls_wants_write_ = tls_->wants_write();
+  } else {
+    const ssize_t bytes = recv(socket_.get(), space.data(), space.size(), MSG_DONTWAIT);
+    if (bytes >= 0) {
+      got = static_cast<size_t>(bytes);
+    } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+      throw closed(std::string("the connection was lost: ") + std::strerror(errno));
+    }
+  }
+  if (!got) return;
+  if (*got == 0) throw closed("the broker closed the connection");
+  in_end_ += *got;
+}
+
+void MqttClient::write_some() {
+  while (out_sent_ < out_.size()) {
+    const auto rest = std::span<const std::byte>(out_).subspan(out_sent_);
+    std::optional<size_t> sent;
+    if (tls_ != nullptr) {
+      sent = tls_->write(rest);
+    } else {
+      const ssize_t bytes =
+          send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (bytes >= 0) {
+        sent = static_cast<size_t>(bytes);
+      } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+        throw closed(std::string("the connection was lost: ") + std::strerror(errno));
+      }
+    }
+    if (!sent) return;
+    out_sent_ += *sent;
+    last_sent_ns_ = now_ns();
+  }
+  out_.clear();
+  out_sent_ = 0;
+}
+
+void MqttClient::handle_frames() {
+  while (in_begin_ < in_end_) {
+    const auto unread = std::span<const std::byte>(in_).subspan(in_begin_, in_end_ - in_begin_);
+    const auto frame = mqtt::next_frame(unread, options_.max_packet_bytes);
+    if (!frame) return;
+    // A message that the sink has no space for stays in the buffer.
+    if (frame->type == Type::kPublish && sink_->full()) return;
+    in_begin_ += frame->bytes;
+    handle(*frame);
+  }
+}
+
+void MqttClient::handle(const mqtt::Frame& frame) {
+  switch (frame.type) {
+    case Type::kPublish:
+      return take(mqtt::read_publish(frame, options_.version));
+    case Type::kPubrel: {
+      const auto released = mqtt::read_acknowledgement(frame, options_.version);
+      received_.erase(released.id);
+      return mqtt::append_acknowledgement(out_, Type::kPubcomp, released.id);
+    }
+    case Type::kPuback:
+    case Type::kPubcomp: {
+      const auto done = mqtt::read_acknowledgement(frame, options_.version);
+      std::lock_guard lock(mutex_);
+      return forget_published(done.id);
+    }
+    case Type::kPubrec: {
+      const auto arrived = mqtt::read_acknowledgement(frame, options_.version);
+      std::lock_guard lock(mutex_);
+      const auto found = on_their_way_.find(arrived.id);
+      if (arrived.code >= 0x80) {
+        ++unsent_;
+        return forget_published(arrived.id);
+      }
+      if (found != on_their_way_.end()) {
+        found->second.released = true;
+        found->second.payload.clear();
+      }
+      return mqtt::append_acknowledgement(out_, Type::kPubrel, arrived.id);
+    }
+    case Type::kSuback: {
+      const auto suback = mqtt::read_suback(frame, options_.version);
+      for (size_t i = 0; i < suback.codes.size() && i < options_.topics.size(); ++i) {
+        if (suback.codes[i] < 0x80) continue;
+        throw Error(Code::kInvalidArgument, kMqtt,
+                    "the broker refuses the topic \"" + options_.topics[i] + "\" (code " +
+                        std::to_string(suback.codes[i]) + ")");
+      }
+      subscribed_ = true;
+      return;
+    }
+    case Type::kPingresp:
+      ping_sent_ns_ = 0;
+      return;
+    case Type::kDisconnect:
+      throw closed(mqtt::read_disconnect(frame));
+    default:
+      throw Error(Code::kDataLoss, kMqtt,
+                  "the broker sent a packet of type " +
+                      std::to_string(static_cast<int>(frame.type)) +
+                      ", which a client does not get");
+  }
+}
+
+void MqttClient::take(const mqtt::Publish& message) {
+  if (message.qos == 2 && received_.count(message.id) != 0) {
+    // Put before; only the answer was lost.
+    duplicates_.fetch_add(1, std::memory_order_relaxed);
+    return mqtt::append_acknowledgement(out_, Type::kPubrec, message.id);
+  }
+  if (message.duplicate) duplicates_.fetch_add(1, std::memory_order_relaxed);
+  received_count_.fetch_add(1, std::memory_order_relaxed);
+  received_bytes_.fetch_add(message.payload.size(), std::memory_order_relaxed);
+  Message put;
+  put.topic = message.topic;
+  put.payload = message.payload;
+  put.received_ns = now_ns();
+  put.packet_id = message.id;
+  put.duplicate = message.duplicate;
+  if (message.qos > 0) {
+    put.token = connection_ << kNumberBits | (first_arrived_ + arrived_.size() + 1);
+    arrived_.push_back({message.id, message.qos, false});
+  }
+  if (!sink_->put(put) && message.qos > 0) {
+    arrived_.back().safe = true;
+    send_acknowledgements();
+  }
+}
+
+// What other threads have asked for.
+void MqttClient::take_requests() {
+  std::lock_guard lock(mutex_);
+  for (const uint64_t token : safe_) {
+    if (token >> kNumberBits != connection_) continue;
+    const uint64_t number = (token & kNumbers) - 1 - first_arrived_;
+    if (number < arrived_.size()) arrived_[number].safe = true;
+  }
+  if (!safe_.empty()) {
+    safe_.clear();
+    send_acknowledgements();
+  }
+  out_.insert(out_.end(), unreliable_.begin(), unreliable_.end());
+  unreliable_.clear();
+  while (!to_send_.empty() && in_flight_ < max_in_flight_) {
+    const uint16_t id = to_send_.front();
+    to_send_.pop_front();
+    const auto found = on_their_way_.find(id);
+    if (found == on_their_way_.end()) continue;
+    ++in_flight_;
+    send_published(id, found->second);
+  }
+}
+
+void MqttClient::send_acknowledgements() {
+  while (!arrived_.empty() && arrived_.front().safe) {
+    const Arrived& message = arrived_.front();
+    if (message.qos == 2) received_.insert(message.id);
+    const Type type = message.qos == 2 ? Type::kPubrec : Type::kPuback;
+    mqtt::append_acknowledgement(out_, type, message.id);
+    acknowledged_.fetch_add(1, std::memory_order_relaxed);
+    arrived_.pop_front();
+    ++first_arrived_;
+  }
+}
+
+void MqttClient::send_published(uint16_t id, Published& message) {
+  if (message.released) return mqtt::append_acknowledgement(out_, Type::kPubrel, id);
+  mqtt::append(out_, options_.version,
+               {message.topic, message.payload, message.qos, id, message.sent});
+  message.sent = true;
+}
+
+void MqttClient::forget_published(uint16_t id) {
+  if (on_their_way_.erase(id) == 0) return;
+  published_.fetch_add(1);
+  if (in_flight_ > 0) --in_flight_;
+  changed_.notify_all();
+}
+
+void MqttClient::keep_alive() {
+  if (keep_alive_ns_ == 0) return;
+  const uint64_t now = now_ns();
+  if (ping_sent_ns_ != 0) {
+    // While the sink is full, the answer may be behind messages that are not read.
+    if (sink_->full()) ping_sent_ns_ = now;
+    if (now - ping_sent_ns_ > keep_alive_ns_) throw closed("the broker did not answer a ping");
+  } else if (now - last_sent_ns_ > keep_alive_ns_ / 2) {
+    mqtt::append_ping(out_);
+    ping_sent_ns_ = now;
+    last_sent_ns_ = now;
+  }
+}
+
+}  // namespace penstock::online

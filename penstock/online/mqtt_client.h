@@ -1,0 +1,150 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "penstock/base/os.h"
+#include "penstock/net/tls_client.h"
+#include "penstock/online/message.h"
+#include "penstock/online/mqtt_packets.h"
+
+namespace penstock::online {
+
+struct MqttOptions {
+  std::string host = "localhost";
+  uint16_t port = 1883;
+  std::vector<std::string> topics;  // filters: + and #, $share/<group>/<filter>
+  uint8_t qos = 1;
+  mqtt::Version version = mqtt::Version::k311;
+  std::string client_id;  // empty: the broker chooses one; then there is no session to resume
+  // False: the broker keeps the session, and the messages for it, while the client is away.
+  bool clean_start = true;
+  uint32_t session_expiry_s = 3600;  // version 5, for how long it keeps them
+  uint16_t keep_alive_s = 60;
+  std::string user, password;
+  std::optional<net::TlsClientOptions> tls;
+  uint32_t max_packet_bytes = 64 << 20;
+  double connect_timeout_s = 30;  // for the first connection; later ones are tried without end
+};
+
+// Messages from an MQTT broker, acknowledged when the sink says so, and published to it.
+//
+// QoS 1 and 2: a message is acknowledged (PUBACK, PUBREC) after acknowledge() of its token, in the
+// order of arrival. What was not acknowledged is sent again by the broker after a reconnection, to
+// a client with a session, with Message::duplicate set. QoS 2: once acknowledged, a message is not
+// put again, whatever the broker repeats.
+//
+// States of the thread: connecting -> subscribing -> receiving; from each -> waiting (the
+// connection was lost) -> connecting; from each -> ended (stop(), or an error that stays: a wrong
+// password, a certificate that is not trusted, a refused filter, no first connection in time).
+//
+// Threads: as MessageSource says; publish() from any.
+class MqttClient final : public MessageSource {
+ public:
+  // Error kInvalidArgument.
+  explicit MqttClient(MqttOptions options);
+  ~MqttClient() override;
+
+  void start(MessageSink& sink) override;
+  void acknowledge(std::span<const uint64_t> tokens) override;
+  void space() override;
+  void stop() override;
+  std::string state() const override;
+  // QoS 0: sent if there is a connection, and counted if not. QoS 1 and 2: sent again until the
+  // broker has acknowledged; waits while 1,000 messages are on their way. Errors: kInvalidArgument,
+  // kClosed.
+  void publish(std::string_view topic, std::span<const std::byte> payload, int qos) override;
+
+ private:
+  using Bytes = mqtt::Bytes;
+
+  // A message that the sink has, in the order of arrival.
+  struct Arrived {
+    uint16_t id;
+    uint8_t qos;
+    bool safe;  // it may be acknowledged
+  };
+  // A message of publish() that the broker has not acknowledged.
+  struct Published {
+    std::string topic;
+    Bytes payload;
+    uint8_t qos;
+    bool sent = false;      // perhaps, by some connection
+    bool released = false;  // QoS 2: PUBREC came
+  };
+
+  void run();
+  void open();
+  void hello();
+  void receive();  // until stop(), or an Error
+  void close_socket();
+  void wait_before_next(uint32_t failures);
+  bool stopping() const { return stopping_.load(std::memory_order_acquire); }
+  void wake();
+
+  // Waits for the socket, a wake-up, or the time of the next ping.
+  void wait(bool readable, int64_t timeout_ms);
+  void read_some();
+  void write_some();
+  void handle_frames();
+  void handle(const mqtt::Frame& frame);
+  void take(const mqtt::Publish& message);
+  void take_requests();
+  void send_acknowledgements();
+  void send_published(uint16_t id, Published& message);
+  void forget_published(uint16_t id);  // under mutex_
+  void keep_alive();
+
+  const MqttOptions options_;
+  MessageSink* sink_ = nullptr;
+  os::Fd wake_;  // eventfd
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+
+  // Of the thread alone.
+  os::Fd socket_;
+  std::unique_ptr<net::TlsClient> tls_;
+  Bytes in_;
+  size_t in_begin_ = 0, in_end_ = 0;
+  Bytes out_;
+  size_t out_sent_ = 0;
+  bool tls_wants_write_ = false;
+  uint64_t connection_ = 0;      // its number: the high half of tokens
+  uint64_t first_arrived_ = 0;   // the number of arrived_.front()
+  std::deque<Arrived> arrived_;  // not acknowledged
+  std::set<uint16_t> received_;  // QoS 2: PUBREC was sent, PUBREL has not come
+  bool subscribed_ = false;
+  uint64_t last_sent_ns_ = 0, ping_sent_ns_ = 0;
+  uint64_t keep_alive_ns_ = 0;
+  std::minstd_rand random_;
+
+  mutable std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::vector<uint64_t> safe_;  // tokens of acknowledge()
+  Bytes unreliable_;            // packets of publish() with QoS 0
+  std::map<uint16_t, Published> on_their_way_;
+  std::deque<uint16_t> to_send_;                // of on_their_way_
+  uint32_t in_flight_ = 0, max_in_flight_ = 0;  // of this connection
+  uint64_t unsent_ = 0;
+  uint16_t next_id_ = 1;
+  std::string last_error_;
+  bool connected_ = false, ended_ = false;
+
+  std::atomic<uint64_t> received_count_{0}, received_bytes_{0}, acknowledged_{0}, duplicates_{0},
+      connections_{0}, published_{0};
+};
+
+}  // namespace penstock::online
