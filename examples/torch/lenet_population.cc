@@ -4,7 +4,6 @@
 //
 // example_torch_lenet_population [steps]
 #include <penstock/base/os.h>
-#include <penstock/torch/alias.h>
 #include <torch/optim/adam.h>
 
 #include <atomic>
@@ -17,67 +16,23 @@
 #include <thread>
 #include <vector>
 
-#include "digits.h"
+#include "member.h"
 namespace train = penstock::train;
-namespace pt = penstock::torch;
 
-constexpr uint64_t kBatch = 32;
 constexpr size_t kMembers = 8, kThreads = 2;
-constexpr size_t kParts = 3;  // of a row: weights, and Adam's two moments
-
-double rate_of(size_t member) { return 1e-4 * std::pow(10.0, static_cast<double>(member) / 3); }
-
-std::shared_ptr<LeNet> seeded(size_t member) {
-  torch::manual_seed(member);
-  return std::make_shared<LeNet>();
-}
 
 double loss_on(LeNet& model, const Batch& batch) {
   const at::NoGradGuard no_grad;
   return loss_of(model, batch).item<double>();
 }
 
-// A network whose weights and moments are windows of the population's slab.
-struct Member {
-  Member(const train::Slab& rows, const train::Layout& layout, size_t number)
-      : model(seeded(number)),
-        alias(*model, weights_in(rows, layout, number, *model)),
-        updater(alias.parameters(), train::Optimizer::adam(rate_of(number), {}, {}),
-                train::NonFinite::kRaise,
-                {window(rows, layout, number, 1), window(rows, layout, number, 2)}) {}
-
-  static train::Slab window(const train::Slab& rows, const train::Layout& layout, size_t number,
-                            size_t part) {
-    return rows.window(layout, (number * kParts + part) * layout.floats());
-  }
-  static train::Parameters weights_in(const train::Slab& rows, const train::Layout& layout,
-                                      size_t number, LeNet& model) {
-    const train::Slab weights = window(rows, layout, number, 0);
-    weights.copy_from(pt::Alias(model).parameters().slab());
-    return train::Parameters(weights);
-  }
-
-  void learn(uint64_t steps) {
-    Digits digits(1024, kBatch);
-    for (uint64_t step = 0; step < steps; ++step) {
-      loss_of(*model, digits.take()).backward();
-      updater.apply(alias.gradients());
-      alias.gradients().zero();
-    }
-  }
-
-  std::shared_ptr<LeNet> model;
-  pt::Alias alias;
-  train::Updater updater;
-};
-
 int main(int argc, char** argv) {
   const uint64_t steps = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 300;
   penstock::os::keep_freed_memory();  // otherwise glibc returns memory that each step needs
   at::set_num_threads(1);
-  const train::Layout layout = pt::Alias(LeNet()).parameters().layout();
-  const train::Slab rows =
-      train::Slab::make({{"members", {kMembers, static_cast<int64_t>(kParts * layout.floats())}}});
+  const train::Layout layout = penstock::torch::Alias(LeNet()).parameters().layout();
+  const train::Slab rows = train::Slab::make(
+      {{"members", {kMembers, static_cast<int64_t>(Member::kParts * layout.floats())}}});
   std::vector<std::unique_ptr<Member>> members;
   for (size_t n = 0; n < kMembers; ++n)
     members.push_back(std::make_unique<Member>(rows, layout, n));

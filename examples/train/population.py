@@ -12,38 +12,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
-from sklearn.datasets import load_digits
+from lenet import accuracy, digits, lenet5
 
 import penstock
 from penstock import train
 
 MEMBERS, BATCH = 30, 64
 RATES = [float(lr) for lr in np.geomspace(1e-4, 1e-1, MEMBERS)]
-
-
-def lenet5():
-    from torch import nn
-
-    return nn.Sequential(
-        *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
-    )
-
-
-def digits():
-    """Images of 28x28 and labels, for training and for testing."""
-    data = load_digits()
-    images = (data.images / 16).astype(np.float32)[:, None]
-    images = torch.nn.functional.interpolate(torch.from_numpy(images), (28, 28), mode="bilinear")
-    order = np.random.default_rng(0).permutation(len(images))
-    return [(images.numpy()[part], data.target[part]) for part in (order[:1400], order[1400:])]
-
-
-def accuracy(module, x, y):
-    with torch.inference_mode():
-        return float((module(torch.from_numpy(x)).argmax(1).numpy() == y).mean())
 
 
 def curves(results, path):

@@ -360,9 +360,7 @@ class Online(Closing):
             self._queue.ended("")
 
     def _take(self) -> bool:
-        taken: Any = self._queue.take(
-            self._max_batch, self._min_batch, self._max_wait, _POLL_NS
-        )
+        taken: Any = self._queue.take(self._max_batch, self._min_batch, self._max_wait, _POLL_NS)
         items, objects = taken
         if not items:
             return False
