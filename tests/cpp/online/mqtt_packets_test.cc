@@ -129,7 +129,8 @@ TEST(MqttPackets, acknowledgements_and_answers_are_read) {
 TEST(MqttPackets, a_topic_that_cannot_be_published_to_is_refused) {
   Bytes out;
   const Bytes none;
-  for (const std::string topic : {"", "a/+", "#", std::string(70'000, 'a').c_str()}) {
+  const std::string too_long(70'000, 'a');
+  for (const std::string& topic : {std::string(), std::string("a/+"), std::string("#"), too_long}) {
     EXPECT_THROW(append(out, Version::k311, {topic, none}), Error) << topic.size();
   }
   EXPECT_TRUE(out.empty());
