@@ -1,7 +1,7 @@
 """Train a ResNet-18 (He and others, 2015) in torch on a folder of images, such as ImageNet.
 
 Run as ``python examples/imagenet.py folder [epochs] [side] [batch_size]``. Each folder in `folder`
-is a class; a fifth of each is for validation. The engine's threads make batches while the network trains.
+is a class; a fifth of each is for validation. Batches are made while the network trains.
 """
 
 import os
