@@ -7,6 +7,9 @@ and `encode` the bytes of a file of one. Operations that move pixels, `erase`, `
 element and the operation, so they are the same for any number and kind of workers; all fields of
 one operation get the same.
 
+Masks, boxes and keypoints of other fields follow their image through every operation that moves
+pixels: name them by `masks`, `boxes` and `keypoints`, as `random_flip` describes.
+
 Operations that follow each other are one pass over each image: `decode` decodes only the rows that
 the crop behind it needs, and nothing is stored in between.
 
@@ -66,6 +69,7 @@ __all__ = [
 ]
 
 Fields: TypeAlias = "str | Sequence[str]"
+Others: TypeAlias = "str | Sequence[str] | None"
 
 _MOST_SIDE = 65535
 
@@ -154,6 +158,9 @@ def resize(
     filter: str = "bilinear",
     antialias: bool = True,
     fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
 ) -> Operation:
     """Resize as Pillow does, bit for bit; of images with alpha each channel by itself.
 
@@ -165,6 +172,8 @@ def resize(
         False: the filter is not widened where an image shrinks.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
     """
     name = "image.resize"
     return Operation(
@@ -172,25 +181,54 @@ def resize(
         *_size(height, width, name),
         string("filter", filter, name),
         flag("antialias", antialias, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, 0, name),
     )
 
 
-def center_crop(height: int, width: int, *, fields: Fields = "image") -> Operation:
-    """Cut the middle out. A smaller image is an `InvalidArgument`."""
+def center_crop(
+    height: int,
+    width: int,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+) -> Operation:
+    """Cut the middle out. A smaller image is an `InvalidArgument`.
+
+    `masks`, `boxes` and `keypoints` are as of `random_flip`.
+    """
     name = "image.center_crop"
-    return Operation("image_center_crop", *_size(height, width, name), _names(fields, name))
+    return Operation(
+        "image_center_crop",
+        *_size(height, width, name),
+        _moved(fields, masks, boxes, keypoints, 0, name),
+    )
 
 
-def random_crop(height: int, width: int, *, fields: Fields = "image") -> Operation:
+def random_crop(
+    height: int,
+    width: int,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+) -> Operation:
     """Cut out a box anywhere in the image. A smaller image is an `InvalidArgument`.
+
+    `masks`, `boxes` and `keypoints` are as of `random_flip`.
 
     Examples
     --------
     >>> small.map(penstock.image.pad(4)).map(penstock.image.random_crop(32, 32))
     """
     name = "image.random_crop"
-    return Operation("image_random_crop", *_size(height, width, name), _names(fields, name))
+    return Operation(
+        "image_random_crop",
+        *_size(height, width, name),
+        _moved(fields, masks, boxes, keypoints, 0, name),
+    )
 
 
 def random_resized_crop(
@@ -202,6 +240,9 @@ def random_resized_crop(
     filter: str = "bilinear",
     antialias: bool = True,
     fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
 ) -> Operation:
     """Cut out a box of random size, shape and place, and resize it, as torchvision does.
 
@@ -217,6 +258,8 @@ def random_resized_crop(
         As of `resize`.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
     """
     name = "image.random_resized_crop"
     return Operation(
@@ -226,24 +269,74 @@ def random_resized_crop(
         _pair("ratio", ratio, name),
         string("filter", filter, name),
         flag("antialias", antialias, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, 0, name),
     )
 
 
 def random_flip(
-    horizontal: float = 0.5, vertical: float = 0.0, *, fields: Fields = "image"
+    horizontal: float = 0.5,
+    vertical: float = 0.0,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
 ) -> Operation:
-    """Mirror images with these probabilities: left to right, and top to bottom."""
+    """Mirror images with these probabilities: left to right, and top to bottom.
+
+    Parameters
+    ----------
+    horizontal, vertical : float
+    fields
+        As of `decode`.
+    masks : str or list of str, optional
+        Fields that are moved as the first image is: uint8 or float32 ``(height, width)`` or
+        ``(height, width, channels)``, of the image's size. Pixels are taken as they are, never
+        mixed; `resize` takes uint8 only.
+    boxes : str or list of str, optional
+        Fields with boxes: float32 ``(n, 4)``, with any `n` in each element: left, top, right and
+        bottom, from 0 to the width or height. What lies beyond the image is cut off; a box that is
+        beyond it keeps its row and has no area. Numbers behind the first four stay.
+    keypoints : str or list of str, optional
+        Fields with points: float32 ``(n, 2)``, x and y of a pixel; (0, 0) is the centre of the
+        first one. They may come to lie beyond the image. Numbers behind the first two stay.
+
+    Raises
+    ------
+    InvalidArgument
+        A field has another dtype or shape, or a mask another size than the image.
+
+    Notes
+    -----
+    Boxes move as torchvision's `tv_tensors.BoundingBoxes` do. Turned by other angles than quarters,
+    a box becomes the smallest upright one around it.
+
+    Examples
+    --------
+    >>> travels = {"masks": "mask", "boxes": "boxes"}
+    >>> dataset.map(penstock.image.random_flip(**travels)).map(
+    ...     penstock.image.random_resized_crop(224, 224, **travels)
+    ... )
+    """
     name = "image.random_flip"
     return Operation(
         "image_random_flip",
         real("horizontal", horizontal, name),
         real("vertical", vertical, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, 0, name),
     )
 
 
-def pad(padding: int | Sequence[int], value: int = 0, *, fields: Fields = "image") -> Operation:
+def pad(
+    padding: int | Sequence[int],
+    value: int = 0,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
+) -> Operation:
     """Add a border of one value.
 
     Parameters
@@ -253,6 +346,10 @@ def pad(padding: int | Sequence[int], value: int = 0, *, fields: Fields = "image
         0 to 255, of every channel.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
+    mask_fill : int
+        Of the new pixels of masks, where those of the image have one value.
     """
     name = "image.pad"
     given = integer_list("padding", padding if _is_list(padding) else [padding], 0, name)
@@ -264,15 +361,28 @@ def pad(padding: int | Sequence[int], value: int = 0, *, fields: Fields = "image
             name,
         )
     return Operation(
-        "image_pad", sides, integer("value", value, 0, 255, operation=name), _names(fields, name)
+        "image_pad",
+        sides,
+        integer("value", value, 0, 255, operation=name),
+        _moved(fields, masks, boxes, keypoints, mask_fill, name),
     )
 
 
-def rot90(k: int = 1, *, fields: Fields = "image") -> Operation:
-    """Turn counter-clockwise by `k` quarters, as `numpy.rot90`."""
+def rot90(
+    k: int = 1,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+) -> Operation:
+    """Turn counter-clockwise by `k` quarters, as `numpy.rot90`.
+
+    `masks`, `boxes` and `keypoints` are as of `random_flip`.
+    """
     name = "image.rot90"
     turns = integer("k", k, -(1 << 31), (1 << 31) - 1, operation=name) % 4
-    return Operation("image_rot90", turns, _names(fields, name))
+    return Operation("image_rot90", turns, _moved(fields, masks, boxes, keypoints, 0, name))
 
 
 def random_affine(
@@ -284,6 +394,10 @@ def random_affine(
     *,
     interpolation: str = "bilinear",
     fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
 ) -> Operation:
     """Turn, move, magnify and shear around the centre, as torchvision's `RandomAffine` does.
 
@@ -310,6 +424,10 @@ def random_affine(
         "nearest" makes no new values, for masks of classes.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
+    mask_fill : int
+        Of the new pixels of masks, where those of the image have one value.
     """
     name = "image.random_affine"
     sheared = _range("shear", shear, name, (1, 2, 4))
@@ -321,7 +439,7 @@ def random_affine(
         [*sheared, 0.0, 0.0][:4],
         *_fill(fill, name),
         string("interpolation", interpolation, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, mask_fill, name),
     )
 
 
@@ -332,6 +450,10 @@ def perspective(
     *,
     interpolation: str = "bilinear",
     fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
 ) -> Operation:
     """See an image from another side: its corners move inwards, as torchvision's does.
 
@@ -345,6 +467,10 @@ def perspective(
         As of `random_affine`.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
+    mask_fill : int
+        Of the new pixels of masks, where those of the image have one value.
     """
     name = "image.perspective"
     return Operation(
@@ -353,7 +479,7 @@ def perspective(
         real("p", p, name),
         *_fill(fill, name),
         string("interpolation", interpolation, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, mask_fill, name),
     )
 
 
@@ -452,6 +578,10 @@ def rand_augment(
     *,
     interpolation: str = "nearest",
     fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
 ) -> Operation:
     """Apply `n` operations at random, as torchvision's `RandAugment` does.
 
@@ -468,6 +598,10 @@ def rand_augment(
         As of `random_affine`.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
+    mask_fill : int
+        Of the new pixels of masks, where those of the image have one value.
     """
     name = "image.rand_augment"
     return Operation(
@@ -476,7 +610,7 @@ def rand_augment(
         integer("m", m, 0, 30, operation=name),
         *_fill(fill, name),
         string("interpolation", interpolation, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, mask_fill, name),
     )
 
 
@@ -691,6 +825,19 @@ class _Everywhere:
 
 def _copied(value: Any) -> Any:
     return np.array(value) if isinstance(value, np.ndarray) else value
+
+
+def _moved(
+    fields: Any, masks: Any, boxes: Any, keypoints: Any, mask_fill: Any, operation: str
+) -> tuple[list[str], list[str], list[str], list[str], int]:
+    """What an operation moves."""
+    return (
+        _names(fields, operation),
+        _names(masks, operation),
+        _names(boxes, operation),
+        _names(keypoints, operation),
+        integer("mask_fill", mask_fill, 0, 255, operation=operation),
+    )
 
 
 def _size(height: Any, width: Any, operation: str) -> tuple[int, int]:

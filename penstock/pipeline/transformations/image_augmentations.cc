@@ -106,6 +106,7 @@ class RandAugmentStep : public ColourStep {
     check_number("m", magnitude, 0, kMagnitudes - 1);
     if (!std::isfinite(options.value)) refuse("fill is " + number(options.value));
   }
+  bool moves() const override { return true; }
 };
 
 class BlurStep : public ColourStep {

@@ -14,11 +14,12 @@
 #include "penstock/image/random_map.h"
 #include "penstock/image/warp.h"
 #include "penstock/pipeline/stages/op.h"
+#include "penstock/pipeline/transformations/image_fields.h"
 
 // Operations on images for Dataset::map. Immutable: any thread. An image is uint8, or float32 where
 // that is not refused, with the axes {height, width, channels}, or {height, width}. `fields`: names
-// of leaves; the others are passed on. Random numbers are keyed by seed, epoch, element and
-// operation; all fields of an operation get the same.
+// of leaves, which may be masks, boxes and keypoints, too; the others are passed on. Random numbers
+// are keyed by seed, epoch, element and operation; all fields of an operation get the same.
 //
 // Operations that follow each other in a chain and have the same fields are one pass over each
 // image: decoding knows the crop that follows, and only the result is written.
@@ -27,8 +28,6 @@
 // elements that they cannot be applied to, as far as these are known then. An image that is too
 // small for a crop fails with kInvalidArgument, one that cannot be decoded with kDataLoss.
 namespace penstock::image {
-
-using Fields = std::vector<std::string>;
 
 // A BMP, GIF (its first frame), JPEG, PGM, PNG, PPM or WebP, a byte string, as {height, width,
 // options.channels}.
