@@ -202,6 +202,23 @@ void bind_image_operations(nb::module_& m) {
         image::rand_augment(n, magnitude, warp_options(fill, value, sampling, "image.rand_augment"),
                             fields_of(std::move(fields))));
   });
+  m.def("image_auto_augment", [](const std::string& policy, const std::string& fill, double value,
+                                 const std::string& sampling, Moved fields) {
+    const char* const name = "image.auto_augment";
+    const auto known = image::augment_policy_named(policy);
+    if (!known) {
+      throw Error(Code::kInvalidArgument, name,
+                  "policy is '" + policy + "'; there are imagenet, cifar10, svhn");
+    }
+    return mutable_image_op(image::auto_augment(*known, warp_options(fill, value, sampling, name),
+                                                fields_of(std::move(fields))));
+  });
+  m.def("image_trivial_augment_wide",
+        [](const std::string& fill, double value, const std::string& sampling, Moved fields) {
+          return mutable_image_op(image::trivial_augment_wide(
+              warp_options(fill, value, sampling, "image.trivial_augment_wide"),
+              fields_of(std::move(fields))));
+        });
   m.def("image_gaussian_blur", [](int size, std::array<double, 2> sigma, Names fields) {
     return mutable_image_op(image::gaussian_blur(size, {sigma[0], sigma[1]}, std::move(fields)));
   });

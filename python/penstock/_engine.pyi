@@ -433,6 +433,21 @@ def image_rand_augment(
     arg5: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
     /,
 ) -> Op: ...
+def image_auto_augment(
+    arg0: str,
+    arg1: str,
+    arg2: float,
+    arg3: str,
+    arg4: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
+    /,
+) -> Op: ...
+def image_trivial_augment_wide(
+    arg0: str,
+    arg1: float,
+    arg2: str,
+    arg3: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
+    /,
+) -> Op: ...
 def image_gaussian_blur(arg0: int, arg1: Sequence[float], arg2: Sequence[str], /) -> Op: ...
 def image_erase(
     arg0: float, arg1: Sequence[float], arg2: Sequence[float], arg3: float, arg4: Sequence[str], /

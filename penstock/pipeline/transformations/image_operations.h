@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/image/auto_augment.h"
 #include "penstock/image/colour.h"
 #include "penstock/image/encode.h"
 #include "penstock/image/keras_transform.h"
@@ -73,9 +74,12 @@ OpRef autocontrast(double p = 1, Fields fields = {"image"});
 OpRef equalize(double p = 1, Fields fields = {"image"});
 OpRef sharpness(double factor, double p = 1, Fields fields = {"image"});  // 0 or more
 OpRef gamma(double gamma, double p = 1, Fields fields = {"image"});       // 0 or more
-// See penstock/image/rand_augment.h; borders are as `options` says.
+// See penstock/image/auto_augment.h; borders are as `options` says.
 OpRef rand_augment(int n = 2, int magnitude = 9, const WarpOptions& options = {},
                    Fields fields = {"image"});
+OpRef auto_augment(AugmentPolicy policy = AugmentPolicy::kImageNet, const WarpOptions& options = {},
+                   Fields fields = {"image"});
+OpRef trivial_augment_wide(const WarpOptions& options = {}, Fields fields = {"image"});
 
 // See penstock/image/blur.h. `size` is odd; sigma is uniform in its range. uint8.
 OpRef gaussian_blur(int size, const Range& sigma = {0.1, 2}, Fields fields = {"image"});
