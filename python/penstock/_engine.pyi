@@ -24,6 +24,9 @@ def die_with_parent(pidfd: int) -> None:
 def memory_headroom() -> int:
     """Bytes that may be used now before something is killed."""
 
+def without_secrets(text: str) -> str:
+    """A text without the passwords and parameters of its URLs."""
+
 class PhiloxBitGenerator:
     """
     Philox 4x32-10 at the address (seed, epoch, index, operation), for ``numpy.random.Generator``.

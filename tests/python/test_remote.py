@@ -8,6 +8,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -563,6 +564,100 @@ def test_states_do_not_depend_on_a_urls_parameters(server):
     with Dataset.lines(f"{url}?token=2").build(workers=0) as feed:
         feed.restore(state)
         assert head + [int(line) for line in feed] == list(range(20))
+
+
+# ---- what is secret in a URL
+
+
+SECRET = "s3cr3t"
+
+
+@pytest.fixture
+def secret(server):
+    """URLs of the server's files with a user, a password and parameters."""
+    address = server.url.replace("://", f"://bob:{SECRET}@")
+    return lambda name: f"{address}/{name}?X-Token={SECRET}&part='1'"
+
+
+def said(call) -> str:
+    """All that a failed call prints: the error with its causes."""
+    with pytest.raises((penstock.errors.Error, OSError)) as caught:
+        call()
+    assert "127.0.0.1" in str(caught.value)  # it names the file
+    error: BaseException | None = caught.value
+    texts = []
+    while error is not None:
+        texts.append(f"{error} {error!r} {error.args}")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(texts)
+
+
+def test_errors_of_servers_tell_no_secrets(server, secret):
+    penstock.remote_files(timeout=0.3, attempts=2)
+    for name, fault in (("failing", 500), ("closed", 403), ("stalled", "stall"), ("cut", "close")):
+        server.put(name, noise(100))
+        server.always[name] = fault
+        assert SECRET not in said(lambda name=name: list(Dataset.lines(secret(name))))
+    assert SECRET not in said(lambda: list(Dataset.lines(secret("absent"))))
+    assert SECRET not in said(lambda: list(Dataset.lines(secret("absent-*.txt"))))
+    assert SECRET not in said(lambda: list(Dataset.image_folder(secret("absent/"))))
+    with socket.socket() as closed:  # nobody listens
+        closed.bind(("127.0.0.1", 0))
+        refused = secret("a").replace(f":{server.server_address[1]}", f":{closed.getsockname()[1]}")
+        assert SECRET not in said(lambda: list(Dataset.lines(refused)))
+    unknown = secret("a").replace("http:", "nosuch:")
+    assert SECRET not in said(lambda: list(Dataset.lines(unknown)))
+
+
+def test_errors_of_damaged_files_tell_no_secrets(server, secret):
+    server.put("bad", b"damaged" * 100)
+    server.put("bad.npz", b"damaged" * 100)
+    server.put("bad.csv", b"a,b\n1\n")
+    for read in (
+        Dataset.tfrecord,
+        Dataset.idx,
+        Dataset.npy,
+        Dataset.tar,
+        lambda url: Dataset.fixed_records(url, 13),
+        lambda url: Dataset.npz(url.replace("bad", "bad.npz")),
+        lambda url: Dataset.csv(url.replace("bad", "bad.csv"), {"b": "int32"}),
+        lambda url: Dataset.files([url]).map(penstock.image.decode(fields="bytes")),
+    ):
+        assert SECRET not in said(lambda read=read: list(read(secret("bad"))))
+
+
+@each((THREADS, PROCESSES))
+def test_losses_reports_and_logs_tell_no_secrets(mode, server, secret, tmp_path, caplog):
+    penstock.remote_files(attempts=1)
+    server.put("a.jpg", b"damaged")
+    server.put("b.jpg", b"damaged")
+    server.always["b.jpg"] = 500
+    dataset = Dataset.files([secret("a.jpg"), secret("b.jpg")])
+    dataset = dataset.map(penstock.image.decode(fields="bytes")).on_error("skip")
+    with dataset.build(**mode.options) as feed:
+        assert list(feed) == []
+        losses = feed.stats()["losses"]
+        assert len(losses) == 2
+        feed.report(tmp_path / "report.html")
+        feed.trace(tmp_path / "trace.json")
+        told = [str(losses), repr(feed), json.dumps(feed.state()), caplog.text]
+    told += [(tmp_path / name).read_text() for name in ("report.html", "trace.json")]
+    assert SECRET not in "\n".join(told)
+
+
+def test_the_command_line_tells_no_secrets(server, secret, tmp_path, capsys):
+    server.put("bad.tfrecord", noise(50))
+    server.put("good.tfrecord", records(tmp_path / "good.tfrecord", [b"one"]))
+    url = secret("bad.tfrecord")
+    cli.main(["inspect", url])
+    cli.main(["inspect", url, "--json"])
+    cli.main(["inspect", secret("good.tfrecord")])
+    cli.main(["inspect", secret("absent")])
+    assert cli.main(["verify", url]) == 1
+    assert cli.main(["convert", url, str(tmp_path / "out.tfrecord")]) == 1
+    out, err = capsys.readouterr()
+    assert f"{server.url}/bad.tfrecord?..." in out
+    assert SECRET not in out + err
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from .. import _engine
 from ..dataset.parquet import Footer, RowGroups
 from ..errors import DataLoss
 
@@ -97,4 +98,4 @@ def _lose(found: dict[str, Any], record: int, byte: int, size: int, why: str) ->
 
 
 def _why(error: Exception, place: str) -> str:
-    return str(error).removeprefix(place).lstrip(": ")
+    return str(error).removeprefix(_engine.without_secrets(place)).lstrip(": ")
