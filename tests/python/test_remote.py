@@ -136,6 +136,42 @@ def test_every_source_reads_urls(server, tmp_path):
     Dataset.range(9).cache(tmp_path / "kept").batch(3).build(workers=0).close()
 
 
+@each((INLINE, THREADS, PROCESSES, SPAWN))
+def test_parquet_files_are_those_of_local_ones(mode, server, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    urls, paths = [], []
+    for name in ("a.parquet", "b.parquet"):
+        table = pa.table({"n": np.arange(60), "s": [f"{name} {i}" for i in range(60)]})
+        pq.write_table(table, tmp_path / name, row_group_size=20)
+        paths.append(tmp_path / name)
+        urls.append(server.put(name, (tmp_path / name).read_bytes()) + "?token=1")
+    local = Dataset.parquet(paths).shuffle(seed=2, block=20, window=2)
+    remote = Dataset.parquet(urls).shuffle(seed=2, block=20, window=2)
+    with local.build(**mode.options) as one, remote.build(**mode.options) as two:
+        for _ in range(2):
+            assert [(int(r["n"]), r["s"]) for r in one] == [(int(r["n"]), r["s"]) for r in two]
+    assert server.gets["a.parquet"] == 1
+    assert "token" not in json.dumps(two.state())
+
+
+def test_a_parquet_file_that_changed_is_a_loss_that_says_so(server, cache, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"n": np.arange(60)}), tmp_path / "a.parquet")
+    url = server.put("a.parquet", (tmp_path / "a.parquet").read_bytes())
+    before, dataset = Dataset.parquet(url), Dataset.parquet(url)
+    pq.write_table(pa.table({"n": np.arange(90)}), tmp_path / "a.parquet")
+    server.put("a.parquet", (tmp_path / "a.parquet").read_bytes())
+    assert len(list(Dataset.parquet(url))) == 90
+    assert len(list(before)) == 60  # its copy is there
+    for copy in cache.iterdir():
+        copy.unlink()
+    with pytest.raises(penstock.DataLoss, match="another version"):
+        list(dataset)
+    server.put("bad.parquet", b"damaged")
+    with pytest.raises(penstock.DataLoss, match=r"bad\.parquet is no Parquet file"):
+        Dataset.parquet(f"{server.url}/bad.parquet")
+
+
 def test_a_tar_with_braces_is_a_list_of_urls(server):
     def archive(begin):
         out = io.BytesIO()
@@ -566,6 +602,13 @@ def test_states_do_not_depend_on_a_urls_parameters(server):
         assert head + [int(line) for line in feed] == list(range(20))
 
 
+def test_titles_have_no_parameters(server, tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(5)
+    url = server.put("a.h5", (tmp_path / "a.h5").read_bytes())
+    assert repr(Dataset.hdf5(f"{url}?token=1", "x")) == "hdf5(a.h5, /x)"
+
+
 # ---- what is secret in a URL
 
 
@@ -618,6 +661,7 @@ def test_errors_of_damaged_files_tell_no_secrets(server, secret):
         Dataset.idx,
         Dataset.npy,
         Dataset.tar,
+        lambda url: Dataset.hdf5(url, "x"),
         lambda url: Dataset.fixed_records(url, 13),
         lambda url: Dataset.npz(url.replace("bad", "bad.npz")),
         lambda url: Dataset.csv(url.replace("bad", "bad.csv"), {"b": "int32"}),
@@ -694,3 +738,15 @@ def test_inspect_and_verify_take_urls(server, tmp_path, capsys):
     assert cli.main(["verify", server.put("b.tfrecord", bytes(damaged))]) == 1
     assert cli.main(["inspect", f"{server.url}/absent"]) != 0
     assert "no such file" in capsys.readouterr().err
+
+
+def test_inspect_and_verify_take_parquet_by_url(server, tmp_path, capsys):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"n": np.arange(60)}), tmp_path / "t.parquet")
+    data = (tmp_path / "t.parquet").read_bytes()
+    url = server.put("t.parquet", data)
+    assert cli.main(["inspect", url, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["files"]
+    assert (found["path"], found["records"], found["file_bytes"]) == (url, 60, len(data))
+    assert cli.main(["verify", url]) == 0
+    assert cli.main(["verify", server.put("b.parquet", b"damaged")]) == 1

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from .. import _engine
+from ..base.remote import local_path
 from ..dataset.parquet import Footer, RowGroups
 from ..errors import DataLoss
 
@@ -42,13 +43,13 @@ class Pass:
         try:
             footer = Footer.read(self._path)
         except DataLoss as error:
-            size = os.path.getsize(self._path)
+            size = os.path.getsize(local_path(self._path))
             _lose(found, 0, 0, size, _why(error, self._path))
             return found | {"file_bytes": size}
         metadata = footer.metadata
         sizes = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         found |= {
-            "file_bytes": footer.stamp.size,
+            "file_bytes": footer.file_bytes,
             "records": metadata.num_rows,
             "columns": {field.name: str(field.type) for field in footer.schema},
             "row_groups": len(sizes),
