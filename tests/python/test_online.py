@@ -239,3 +239,15 @@ def test_a_spool_belongs_to_one_run(tmp_path: Path) -> None:
         pytest.raises(InvalidArgument, match="another process uses"),
     ):
         train.Online([], prepare, Model(), spool=tmp_path)
+
+
+def test_a_stop_before_the_run_ends_it_and_the_next_run_goes_on() -> None:
+    model = Model()
+    with train.Online(numbers(10), prepare, model) as live:
+        live.stop()
+        live.run()
+        assert model.seen == []
+        assert np.isnan(live.stats()["loss"])
+        live.run()
+        assert model.seen == list(range(10))
+        assert live.stats()["loss"] >= 0

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import Failed
-from .dataset import load_dataset
 from .numbers import positive, seconds
+from .target import load_dataset
 
 
 def add_to(commands: Any) -> None:
