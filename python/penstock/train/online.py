@@ -30,6 +30,7 @@ __all__ = ["Message", "Online", "OnlineStep"]
 
 _FLUSHES = {"always": 0, "never": -1}
 _POLL_NS = 100_000_000
+_FACTS = ("received", "replayed", "duplicates", "spooled", "malformed", "trained")  # of a report
 
 
 class OnlineStep(NamedTuple):
@@ -294,6 +295,24 @@ class Online(Closing):
         handler."""
         self._stop.set()
 
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write one self-contained HTML page: rates, ages and batch sizes over time, and whether
+        the model keeps up.
+
+        Raises
+        ------
+        OSError
+            The file could not be written.
+        """
+        facts = {name: f"{value:,}" for name, value in self.stats().items() if name in _FACTS}
+        page = self._queue.report_html(name_of(self._source), self._max_batch, list(facts.items()))
+        Path(path).write_text(page, encoding="utf-8")
+
+    def analysis(self) -> dict[str, Any]:
+        """Return whether the model keeps up, and what to change, from the counters so far."""
+        result: dict[str, Any] = self._queue.analysis(self._max_batch)
+        return result
+
     def close(self) -> None:
         """Stop the source, and close the log. Messages that are queued are in the spool, or were
         not acknowledged."""
@@ -315,12 +334,13 @@ class Online(Closing):
         dict
             Messages: ``received``, ``spooled``, ``replayed`` (read from the log after a restart),
             ``duplicates`` (redelivered ones), ``dropped``, ``malformed``, ``predicted``,
-            ``trained``, ``queued``, ``queued_bytes``. ``batches``, ``batch_size`` (mean), ``rate``
-            (messages trained per second, lately), ``loss`` (mean of the last 64
-            batches; NaN: none). ``age_p50``, ``age_p99``, ``age_max``: seconds
-            from receipt to prediction. ``torn_bytes``: cut off the log's end when it was opened.
-            ``offset``: the next message. ``source``: what the source tells, or {}.
-            ``malformed``, ``predicted``, ``trained`` and ``batches`` go on across restarts.
+            ``trained``, ``queued``, ``queued_bytes``. ``batches``, ``batch_size`` (mean),
+            ``largest_batch``, ``batch_sizes`` (a dict of the number of batches with 1, 2 to 3, 4 to
+            7, ... messages, by the least of these), ``rate`` (messages trained per second, lately),
+            ``loss`` (mean of the last 64 batches; NaN: none). ``age_p50``, ``age_p99``,
+            ``age_max``: seconds from receipt to prediction. ``torn_bytes``: cut off the log's end
+            when it was opened. ``offset``: the next message. ``source``: what the source tells, or
+            {}. ``malformed``, ``predicted``, ``trained`` and ``batches`` go on across restarts.
         """
         counts: dict[str, Any] = self._queue.counts()
         recent, losses = list(self._recent), list(self._losses)
