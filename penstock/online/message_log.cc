@@ -26,6 +26,7 @@ constexpr uint64_t kFields = 1 + 1 + 2 + 4 + 8;   // kind, zero, packet id, topi
 constexpr uint64_t kWriteAt = uint64_t{1} << 20;  // bytes that wait for no flush to be written
 constexpr uint64_t kMaxRecord = uint64_t{1} << 30;
 constexpr char kMessage = 1, kIds = 2;
+constexpr uint64_t kRecentIds = 32'768;
 
 template <class T>
 void put_number(std::string& to, T value) {
@@ -98,9 +99,25 @@ uint32_t RecentIds::checksum(std::string_view topic, std::span<const std::byte> 
 }
 
 bool RecentIds::seen(const Message& message, uint32_t crc) const {
-  if (!message.duplicate || message.packet_id == 0) return false;
-  const auto found = crcs_.find(message.packet_id);
-  return found != crcs_.end() && found->second == crc;
+  if (!message.duplicate) return false;
+  const auto found = noted_.find(message.packet_id);
+  return found != noted_.end() && found->second.crc == crc &&
+         count_ - found->second.number < kRecentIds;
+}
+
+void RecentIds::note(Id id) {
+  if (id.packet_id != 0) noted_[id.packet_id] = {id.crc, ++count_};
+}
+
+std::vector<RecentIds::Id> RecentIds::in_order() const {
+  std::vector<std::pair<uint64_t, Id>> ids;
+  for (const auto& [id, noted] : noted_) {
+    if (count_ - noted.number < kRecentIds) ids.push_back({noted.number, {id, noted.crc}});
+  }
+  std::ranges::sort(ids, {}, [](const auto& each) { return each.first; });
+  std::vector<Id> ordered;
+  for (const auto& [number, id] : ids) ordered.push_back(id);
+  return ordered;
 }
 
 MessageLog::MessageLog(LogOptions options, Tokens spooled)
@@ -216,10 +233,10 @@ void MessageLog::scan(Segment& segment, bool last) {
     if (!record_is_whole(record, body) || !is_sound(body)) break;
     if (body[0] == kMessage) {
       ++segment.end;
-      ids_.note(number_at<uint16_t>(body.data() + 2), crc_of(body.substr(kFields)));
+      ids_.note({number_at<uint16_t>(body.data() + 2), crc_of(body.substr(kFields))});
     } else {
       for (size_t i = 1; i < body.size(); i += 6) {
-        ids_.note(number_at<uint16_t>(body.data() + i), number_at<uint32_t>(body.data() + i + 2));
+        ids_.note({number_at<uint16_t>(body.data() + i), number_at<uint32_t>(body.data() + i + 2)});
       }
     }
     next += kPrefix + length;
@@ -285,7 +302,7 @@ uint64_t MessageLog::append(const Message& message, uint32_t crc) {
   pending_.append(message.topic);
   pending_.append(reinterpret_cast<const char*>(message.payload.data()), message.payload.size());
   finish_record(pending_, at);
-  ids_.note(message.packet_id, crc);
+  if (message.packet_id != 0) pending_ids_.push_back({message.packet_id, crc});
   if (message.token != 0) pending_tokens_.push_back(message.token);
   if (at == 0 || (at < kWriteAt && pending_.size() >= kWriteAt)) changed_.notify_all();
   return appended_++;
@@ -328,14 +345,11 @@ void MessageLog::begin_segment(uint64_t first) {
   std::string bytes(kMagic);
   put_number(bytes, first);
   put_number(bytes, masked(crc_of(bytes)));
-  {
-    std::lock_guard lock(mutex_);
-    const size_t at = bytes.size();
-    bytes.append(kPrefix, '\0');
-    bytes.push_back(kIds);
-    for (const auto& [id, crc] : ids_.all()) put_number(bytes, id), put_number(bytes, crc);
-    finish_record(bytes, at);
-  }
+  const size_t at = bytes.size();
+  bytes.append(kPrefix, '\0');
+  bytes.push_back(kIds);
+  for (const auto& [id, crc] : ids_.in_order()) put_number(bytes, id), put_number(bytes, crc);
+  finish_record(bytes, at);
   const std::string path = path_of(options_.folder, first);
   os::Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!fd) system_error("cannot make " + path);
@@ -377,7 +391,8 @@ void MessageLog::run() {
   const os::FileSizeSignalBlocker no_signal;
   std::vector<uint64_t> tokens;  // of messages that were not flushed
   std::string bytes;
-  uint64_t due_ns = 0;  // of the next flush; 0: nothing waits for one
+  std::vector<RecentIds::Id> ids;  // of `bytes`
+  uint64_t due_ns = 0;             // of the next flush; 0: nothing waits for one
   bool unsynced = false;
   std::unique_lock lock(mutex_);
   try {
@@ -397,6 +412,8 @@ void MessageLog::run() {
       const bool stopping = stop_;
       bytes.clear();
       std::swap(bytes, pending_);
+      ids.clear();
+      std::swap(ids, pending_ids_);
       tokens.insert(tokens.end(), pending_tokens_.begin(), pending_tokens_.end());
       pending_tokens_.clear();
       const uint64_t first = written_, end = appended_;
@@ -409,6 +426,7 @@ void MessageLog::run() {
           begin_segment(first);
         }
         write_out(std::as_bytes(std::span(bytes)));
+        for (const RecentIds::Id& id : ids) ids_.note(id);
         unsynced = true;
         std::lock_guard again(mutex_);
         segments_.back().end = end;

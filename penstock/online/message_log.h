@@ -11,7 +11,6 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "penstock/base/error.h"
@@ -33,20 +32,29 @@ struct StoredMessage {
   std::string_view payload() const { return std::string_view(bytes).substr(topic_bytes); }
 };
 
-// The checksums of the latest message of each packet identifier. A redelivered message has the
-// identifier and the bytes of its first delivery.
+// Recognises redelivered messages: one has the identifier and the bytes of its first delivery. A
+// broker uses an identifier again, for another message, after 65,535 others; so an identifier is
+// forgotten after half as many.
 class RecentIds {
  public:
+  struct Id {
+    uint16_t packet_id;
+    uint32_t crc;
+  };
+
   static uint32_t checksum(std::string_view topic, std::span<const std::byte> payload);
   // True: `message` is a redelivery of a message that was noted.
   bool seen(const Message& message, uint32_t crc) const;
-  void note(uint16_t packet_id, uint32_t crc) {
-    if (packet_id != 0) crcs_[packet_id] = crc;
-  }
-  const std::unordered_map<uint16_t, uint32_t>& all() const { return crcs_; }
+  void note(Id id);  // packet_id 0 is not noted
+  std::vector<Id> in_order() const;
 
  private:
-  std::unordered_map<uint16_t, uint32_t> crcs_;
+  struct Noted {
+    uint32_t crc;
+    uint64_t number;
+  };
+  std::unordered_map<uint16_t, Noted> noted_;
+  uint64_t count_ = 0;
 };
 
 struct LogOptions {
@@ -140,15 +148,17 @@ class MessageLog {
   mutable std::mutex mutex_;  // guards all below, but what only the thread uses
   std::condition_variable changed_, progress_;
   std::deque<Segment> segments_;  // the last one is written to
-  RecentIds ids_;
   std::string pending_;
+  std::vector<RecentIds::Id> pending_ids_;
   std::vector<uint64_t> pending_tokens_;
   uint64_t appended_ = 0, written_ = 0, spooled_ = 0, synced_ = 0;  // offsets
   uint64_t sync_until_ = 0;                                         // sync() waits for this offset
   std::optional<Error> error_;
   bool stop_ = false;
 
-  os::Fd fd_;  // of the last segment; of the thread
+  // Of the thread.
+  os::Fd fd_;      // of the last segment
+  RecentIds ids_;  // of the messages that are written, and no others
   std::thread thread_;
 };
 

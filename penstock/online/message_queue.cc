@@ -55,7 +55,12 @@ void MessageQueue::close() {
 
 void MessageQueue::start(std::shared_ptr<MessageSource> source) {
   source_ = std::move(source);
-  source_->start(*this);
+  try {
+    source_->start(*this);
+  } catch (...) {
+    source_ = nullptr;  // it is another's
+    throw;
+  }
 }
 
 void MessageQueue::stop() {
@@ -130,7 +135,7 @@ bool MessageQueue::put(const Message& message) {
       } else {
         acknowledge_now = options_.acknowledge == Acknowledge::kSpooled;
       }
-      ids_.note(message.packet_id, crc);
+      ids_.note({message.packet_id, crc});
       StoredMessage stored;
       stored.bytes.reserve(message.topic.size() + message.payload.size());
       stored.bytes.append(message.topic);
@@ -249,7 +254,7 @@ std::vector<StoredMessage> MessageQueue::take_ready(uint64_t most, uint64_t leas
       }
       wake = std::min(wake, due);
     } else if (ended_ || stopped_) {
-      if (!source_error_.empty()) throw Error(Code::kSystem, "Online", source_error_);
+      if (!source_error_.empty()) throw Error(Code::kClosed, "Online", source_error_);
       return taken;
     }
     const uint64_t now = now_ns();

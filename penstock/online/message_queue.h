@@ -77,7 +77,7 @@ class MessageQueue final : public MessageSink {
 
   // All messages that are there, at most `most`. Waits for one, then up to max_wait_ns from its
   // arrival for `least`. Empty: the source has ended, the queue was stopped, or after the timeout
-  // (< 0: none). Errors: that of the log, or of the source (kSystem).
+  // (< 0: none). Errors: that of the log; kClosed, with what the source said when it gave up.
   std::vector<StoredMessage> take(uint64_t most, uint64_t least = 1, int64_t max_wait_ns = 0,
                                   int64_t timeout_ns = -1);
   bool finished() const;         // ended or stopped, and nothing is left

@@ -964,6 +964,32 @@ class MessageQueue:
     def report_html(self, title: str, max_batch: int, facts: Sequence[tuple[str, str]]) -> str: ...
     def analysis(self, max_batch: int) -> dict: ...
 
+class MqttClient(MessageSource):
+    """Internal: use penstock.train.mqtt."""
+
+    @staticmethod
+    def make(
+        host: str,
+        port: int,
+        topics: Sequence[str],
+        qos: int,
+        version5: bool,
+        client_id: str,
+        clean_start: bool,
+        session_expiry_s: int,
+        keep_alive_s: int,
+        user: str,
+        password: str,
+        tls: bool,
+        ca: str,
+        certificate: str,
+        key: str,
+        connect_timeout_s: float,
+    ) -> MqttClient: ...
+    def start_publishing(self) -> None: ...
+    def flush(self, seconds: float) -> bool: ...
+    def stop(self) -> None: ...
+
 def usable_cores() -> int: ...
 def memory_limit() -> int: ...
 def resident_bytes() -> int: ...

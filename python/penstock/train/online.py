@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,9 @@ from .. import _engine
 from ..base.arguments import integer, one_of, path, real
 from ..base.conventions import Closing, name_of, shown
 from ..errors import InvalidArgument
+from .mqtt import MqttClient
 from .online_models import model_of
+from .online_results import results_of
 from .online_snapshot import read_snapshot, write_snapshot
 from .online_view import View
 from .online_windows import Message, Windows
@@ -90,9 +91,10 @@ class Online(Closing):
     ack : {"spooled", "after_train"}, optional
         When a message is acknowledged. Default: "spooled" if there is a spool. Without a spool,
         messages acknowledged after the last snapshot are lost in a crash, with their training.
-    on_batch : callable or path, optional
-        ``on_batch(step)``, with an `OnlineStep`. A path: a line of JSON for each batch is appended
-        to that file.
+    on_batch : callable, path or MqttClient, optional
+        ``on_batch(step)``, with an `OnlineStep`, after each batch. A path: a line of JSON for each
+        batch (``offset``, ``messages``, ``loss``, ``age`` of the oldest message, ``predictions``)
+        is appended to that file. A `train.mqtt` client of one topic: the line is published there.
     snapshot : path, optional
         The snapshot's file. Default: ``snapshot`` in the spool, if there is one.
     snapshot_seconds, snapshot_steps : float, int, optional
@@ -117,6 +119,8 @@ class Online(Closing):
         Invalid arguments; another process uses the spool.
     DataLoss
         The log is damaged before its end, or does not belong to the snapshot.
+    Closed
+        From `run`: the source gave up, for the reason in the error.
 
     Examples
     --------
@@ -142,7 +146,11 @@ class Online(Closing):
         spool: str | os.PathLike[str] | None = None,
         fsync: str | float = 0.01,
         ack: str | None = None,
-        on_batch: Callable[[OnlineStep], object] | str | os.PathLike[str] | None = None,
+        on_batch: Callable[[OnlineStep], object]
+        | str
+        | os.PathLike[str]
+        | MqttClient
+        | None = None,
         snapshot: str | os.PathLike[str] | None = None,
         snapshot_seconds: float | None = 60.0,
         snapshot_steps: int | None = None,
@@ -174,8 +182,6 @@ class Online(Closing):
         self._windows = None if window is None else Windows(window, step, key)
         self._on_malformed = on_malformed
         self._publish, self._publish_ns = publish, _seconds("publish_seconds", publish_seconds)
-        self._on_batch = on_batch if callable(on_batch) else None
-        self._file = None
         folder = None if spool is None else path(spool, "Online")
         self._snapshot = None if snapshot is None else path(snapshot, "Online")
         if self._snapshot is None and folder is not None:
@@ -220,8 +226,7 @@ class Online(Closing):
         self._snapshot_at = self._published_at = time.monotonic()
         self._snapshot_batch = self._batches
         self._closed = False
-        if self._on_batch is None and on_batch is not None:
-            self._file = Path(path(on_batch, "Online")).open("a", encoding="utf-8")  # noqa: SIM115
+        self._results = results_of(on_batch)
 
     def __iter__(self) -> Iterator[OnlineStep]:
         """Yield an `OnlineStep` for each batch until the source ends or `stop` is called."""
@@ -323,8 +328,7 @@ class Online(Closing):
         self._queue.close()
         if self._feeder is not None and self._feeder is not threading.current_thread():
             self._feeder.join(timeout=1.0)
-        if self._file is not None:
-            self._file.close()
+        self._results.close()
 
     def stats(self) -> dict[str, Any]:
         """Return counts, rates and ages.
@@ -431,12 +435,7 @@ class Online(Closing):
         self._recent.append((time.monotonic(), self._trained))
         self._losses.append(loss)
         done = OnlineStep(kept, inputs, predictions, loss, ages, offset)
-        if self._on_batch is not None:
-            self._on_batch(done)
-        elif self._file is not None:
-            line = {"offset": offset, "messages": len(kept), "loss": loss, "age": ages.max()}
-            line["predictions"] = array_of(predictions).tolist()
-            print(json.dumps(line), file=self._file, flush=True)
+        self._results.put(done)
         return done
 
     def _pass(self, offset: int, count: int, malformed: int) -> None:
