@@ -14,6 +14,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -219,6 +220,24 @@ def test_the_view_takes_the_last_number_of_any_array() -> None:
         assert online_view.last_number(none) is None
     assert online_view.curve([0, 1, None, float("nan"), 0.5], 0, 1) == "▁█  ▅"
     assert online_view.curve([3, 3], 3, 3) == "▁▁"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ({}, ""),
+        ({"connected": True, "error": "an old one"}, ", connected"),
+        ({"connected": False}, ", not connected"),
+        ({"connected": False, "error": "refused"}, ", not connected: refused"),
+    ],
+)
+def test_the_view_says_whether_the_source_is_connected(source: Any, text: str) -> None:
+    counts = {"trained": 1234, "queued": 0, "dropped": 0, "spooled": 0, "loss": 0.5}
+    rates = {"received": 1.0, "trained": 2.0}
+    lines = online_view.lines_of(7.0, {**counts, "source": source}, rates, [], 0.25, [])
+    assert lines[0] == "7.0 s, 1,234 messages trained on" + text
+    assert len(lines) == 6
+    assert "age p50 -" in lines[2]
 
 
 class Process:

@@ -88,7 +88,8 @@ class View:
             self._screen.show(lines_of(now - self._begun, stats, rates, batches, seconds, numbers))
         else:
             parts = parts_of(stats, rates, batches, seconds, numbers)
-            text = ", ".join(f"{name} {value}" for name, value in parts)
+            texts = [f"{name} {value}" for name, value in parts]
+            text = ", ".join(filter(None, [*texts, source_of(stats)]))
             self._screen.show([f"{now - self._begun:.0f} s: {text}"])
         self._before, self._drawn = {name: stats[name] for name in _COUNTS}, now
 
@@ -127,6 +128,15 @@ def parts_of(
     return parts
 
 
+def source_of(stats: dict[str, Any]) -> str:
+    """Whether the source is connected, and why not; empty if it has no connection."""
+    source = stats["source"]
+    if "connected" not in source or source["connected"]:
+        return "connected" if source.get("connected") else ""
+    error = source.get("error")
+    return f"not connected: {error}" if error else "not connected"
+
+
 def lines_of(
     elapsed: float,
     stats: dict[str, Any],
@@ -137,7 +147,8 @@ def lines_of(
 ) -> list[str]:
     """The lines on a terminal: the parts in rows, and curves of predictions and truth."""
     parts = parts_of(stats, rates, batches, seconds, numbers)
-    lines = [f"{elapsed:.1f} s, {stats['trained']:,} messages trained on"]
+    first = [f"{elapsed:.1f} s", f"{stats['trained']:,} messages trained on", source_of(stats)]
+    lines = [", ".join(filter(None, first))]
     for row in (parts[:2], parts[2:4], parts[4:7], parts[7:10], parts[10:]):
         lines.append("  ".join(f"{name:>11} {value:<11}" for name, value in row).rstrip())
     predicted = [each for each, _ in numbers]
