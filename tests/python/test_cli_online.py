@@ -218,8 +218,18 @@ def test_the_view_takes_the_last_number_of_any_array() -> None:
     assert online_view.last_number(7) == 7
     for none in (torch.ones(4, 2), {"a": 1}, (1, 2), "text", [], [None], [[1], [1, 2]]):
         assert online_view.last_number(none) is None
-    assert online_view.curve([0, 1, None, float("nan"), 0.5], 0, 1) == "▁█  ▅"
-    assert online_view.curve([3, 3], 3, 3) == "▁▁"
+
+
+def test_curves_have_blocks_that_the_terminal_can_show() -> None:
+    bars = online_view.bars_for("utf-8")
+    assert online_view.curve([0, 1, None, float("nan"), 0.5], 0, 1, bars) == "▁█  ▅"
+    assert online_view.curve([3, 3], 3, 3, bars) == "▁▁"
+    numbers = [(0.0, None), (4.0, 8.0)]
+    assert online_view.curves_of(numbers, online_view.bars_for("latin-1")) == [
+        " prediction _=",
+        "      truth  #",
+    ]
+    assert online_view.curves_of([(None, None)], bars) == []
 
 
 @pytest.mark.parametrize(

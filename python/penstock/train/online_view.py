@@ -17,7 +17,7 @@ from .rows import array_of
 
 _REDRAW_SECONDS, _LINE_SECONDS = 0.25, 1.0
 _WIDTH = 64  # batches in a curve
-_BARS = "▁▂▃▄▅▆▇█"
+_BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _COUNTS = ("received", "trained")
 
 
@@ -40,6 +40,8 @@ class View:
     def __init__(self, stats: Callable[[], dict[str, Any]], out: TextIO | None = None) -> None:
         self._stats, self._out = stats, out or sys.stdout
         self._screen = Screen(self._out)
+        self._bars = bars_for(getattr(self._out, "encoding", None))
+        self._lock = threading.Lock()  # of the two below
         # Of the batches since the last drawing. Bounded, should the thread be starved.
         self._batches: deque[tuple[int, Any, float]] = deque(maxlen=1 << 16)
         self._numbers: deque[tuple[float | None, float | None]] = deque(maxlen=_WIDTH)
@@ -50,12 +52,12 @@ class View:
 
     def seen(self, step: Any) -> None:
         """Take note of a batch."""
-        self._batches.append((len(step.messages), step.ages, step.loss))
         inputs = step.inputs
         pair = isinstance(inputs, (tuple, list)) and len(inputs) == 2
-        self._numbers.append(
-            (last_number(step.predictions), last_number(inputs[1]) if pair else None)
-        )
+        truth = last_number(inputs[1]) if pair else None
+        with self._lock:
+            self._batches.append((len(step.messages), step.ages, step.loss))
+            self._numbers.append((last_number(step.predictions), truth))
 
     def __enter__(self) -> View:
         self._before = {name: self._stats()[name] for name in _COUNTS}
@@ -74,18 +76,20 @@ class View:
                 self._draw()
             if self._drawn == self._begun or time.monotonic() - self._drawn > every / 2:
                 self._draw()
-        except OSError:  # the terminal is gone, or the pipe's reader: the run goes on
-            return
+        except (OSError, ValueError):  # the terminal or the pipe's reader is gone, or it is closed
+            return  # the run goes on
 
     def _draw(self) -> None:
         now = time.monotonic()
         seconds = max(now - self._drawn, 1e-9)
         stats = self._stats()
         rates = {name: (stats[name] - self._before[name]) / seconds for name in _COUNTS}
-        batches = [self._batches.popleft() for _ in range(len(self._batches))]
-        numbers = list(self._numbers)
+        with self._lock:
+            batches, numbers = list(self._batches), list(self._numbers)
+            self._batches.clear()
         if self._screen.redraws:
-            self._screen.show(lines_of(now - self._begun, stats, rates, batches, seconds, numbers))
+            lines = lines_of(now - self._begun, stats, rates, batches, seconds, numbers)
+            self._screen.show([*lines, *curves_of(numbers, self._bars)])
         else:
             parts = parts_of(stats, rates, batches, seconds, numbers)
             texts = [f"{name} {value}" for name, value in parts]
@@ -131,10 +135,12 @@ def parts_of(
 def source_of(stats: dict[str, Any]) -> str:
     """Whether the source is connected, and why not; empty if it has no connection."""
     source = stats["source"]
-    if "connected" not in source or source["connected"]:
-        return "connected" if source.get("connected") else ""
-    error = source.get("error")
-    return f"not connected: {error}" if error else "not connected"
+    connected = source.get("connected")
+    if connected is None:
+        return ""
+    if connected:
+        return "connected"
+    return f"not connected: {source['error']}" if "error" in source else "not connected"
 
 
 def lines_of(
@@ -145,30 +151,46 @@ def lines_of(
     seconds: float,
     numbers: list[tuple[float | None, float | None]],
 ) -> list[str]:
-    """The lines on a terminal: the parts in rows, and curves of predictions and truth."""
+    """The lines on a terminal: the parts in rows."""
     parts = parts_of(stats, rates, batches, seconds, numbers)
     first = [f"{elapsed:.1f} s", f"{stats['trained']:,} messages trained on", source_of(stats)]
     lines = [", ".join(filter(None, first))]
     for row in (parts[:2], parts[2:4], parts[4:7], parts[7:10], parts[10:]):
         lines.append("  ".join(f"{name:>11} {value:<11}" for name, value in row).rstrip())
-    predicted = [each for each, _ in numbers]
-    known = [each for _, each in numbers]
-    shown = [value for value in (*predicted, *known) if value is not None and math.isfinite(value)]
-    if shown:
-        low, high = min(shown), max(shown)
-        for name, values in (("prediction", predicted), ("truth", known)):
-            if any(value is not None for value in values):
-                lines.append(f"{name:>11} {curve(values, low, high)}")
     return lines
 
 
-def curve(values: list[float | None], low: float, high: float) -> str:
+def curves_of(numbers: list[tuple[float | None, float | None]], bars: str) -> list[str]:
+    """Curves of the last predictions and of the truth, on one scale."""
+    predicted = [each for each, _ in numbers]
+    known = [each for _, each in numbers]
+    shown = [value for value in (*predicted, *known) if value is not None and math.isfinite(value)]
+    if not shown:
+        return []
+    low, high = min(shown), max(shown)
+    return [
+        f"{name:>11} {curve(values, low, high, bars)}"
+        for name, values in (("prediction", predicted), ("truth", known))
+        if any(value is not None for value in values)
+    ]
+
+
+def curve(values: list[float | None], low: float, high: float, bars: str) -> str:
     """Draw a number in each column, by the height of a block."""
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    scale = (len(bars) - 1) / (high - low) if high > low else 0.0
     return "".join(
-        " " if value is None or not math.isfinite(value) else _BARS[round((value - low) * scale)]
+        " " if value is None or not math.isfinite(value) else bars[round((value - low) * scale)]
         for value in values
     )
+
+
+def bars_for(encoding: str | None) -> str:
+    """Blocks of growing height that this encoding has."""
+    try:
+        _BARS.encode(encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return _ASCII_BARS
+    return _BARS
 
 
 def last_number(rows: Any) -> float | None:
