@@ -121,7 +121,10 @@ def test_the_pipeline_covers_the_epoch_with_batches_as_the_sequences(images, rec
     assert sorted(orders[0]) == sorted(orders[1]) == sorted(labels)
 
 
-@pytest.mark.parametrize("row", ["population", "actors", "online", "loop", "predict"])
+@pytest.mark.parametrize(
+    "row",
+    ["population", "actors", pytest.param("online", marks=pytest.mark.slow), "loop", "predict"],
+)
 def test_an_example_makes_a_line_of_the_closing_table(images, row):
     pytest.importorskip("torch" if row in ("population", "online") else "jax")
     import asynchronous
