@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "penstock/base/clock.h"
+#include "penstock/base/os.h"
 
 namespace penstock::online {
 namespace {
@@ -255,8 +256,22 @@ bool MessageQueue::wait_for_space(int64_t timeout_ns) {
 
 std::vector<StoredMessage> MessageQueue::take(uint64_t most, uint64_t least, int64_t max_wait_ns,
                                               int64_t timeout_ns) {
-  const uint64_t until = timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
   check_process();
+  {
+    std::lock_guard lock(mutex_);
+    live_.asked(now_ns());
+  }
+  std::vector<StoredMessage> taken = take_ready(most, least, max_wait_ns, timeout_ns);
+  uint64_t bytes = 0;
+  for (const StoredMessage& message : taken) bytes += message.bytes.size();
+  std::lock_guard lock(mutex_);
+  live_.given(now_ns(), taken.size(), bytes);
+  return taken;
+}
+
+std::vector<StoredMessage> MessageQueue::take_ready(uint64_t most, uint64_t least,
+                                                    int64_t max_wait_ns, int64_t timeout_ns) {
+  const uint64_t until = timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
   received_ns_.clear();
   aged_ = false;
   if (replay_ != nullptr) return replayed(most);
@@ -374,11 +389,11 @@ std::vector<uint64_t> MessageQueue::aged() {
   const uint64_t now = now_ns();
   std::vector<uint64_t> ages;
   ages.reserve(received_ns_.size());
-  std::lock_guard lock(mutex_);
   for (const uint64_t received : received_ns_) {
     ages.push_back(now > received ? now - received : 0);
-    if (!aged_) counts_.ages.add(ages.back());
   }
+  std::lock_guard lock(mutex_);
+  if (!aged_) live_.predicted(ages);
   aged_ = true;
   return ages;
 }
@@ -408,8 +423,33 @@ QueueCounts MessageQueue::counts() const {
   QueueCounts counts = counts_;
   counts.queued = messages_.size();
   counts.queued_bytes = bytes_;
+  counts.batches = live_.figures().delivered;
+  counts.largest_batch = live_.largest_batch();
+  counts.batch_sizes = live_.batch_sizes();
+  counts.ages = live_.ages();
   if (log_ != nullptr) counts.spooled = log_->spooled() - std::min(begun_, log_->spooled());
   return counts;
+}
+
+Snapshot MessageQueue::snapshot() const {
+  check_process();
+  Snapshot snapshot;
+  snapshot.mode = "live";
+  snapshot.cores = os::usable_cores();
+  snapshot.taken_ns = now_ns();
+  std::lock_guard lock(mutex_);
+  snapshot.queue_size = options_.max_messages;
+  snapshot.max_bytes = options_.max_bytes;
+  snapshot.consumer = live_.figures();
+  snapshot.consumer_trace = live_.trace();
+  snapshot.live = LiveSnapshot{.received = counts_.received + counts_.replayed,
+                               .dropped = counts_.dropped,
+                               .queued = messages_.size(),
+                               .ages = live_.ages(),
+                               .batch_sizes = live_.batch_sizes(),
+                               .largest_batch = live_.largest_batch(),
+                               .history = live_.history()};
+  return snapshot;
 }
 
 }  // namespace penstock::online

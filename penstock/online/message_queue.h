@@ -13,7 +13,8 @@
 #include <vector>
 
 #include "penstock/base/fork_aware.h"
-#include "penstock/observe/latency_histogram.h"
+#include "penstock/observe/live.h"
+#include "penstock/observe/snapshot.h"
 #include "penstock/online/message.h"
 #include "penstock/online/message_log.h"
 
@@ -42,7 +43,9 @@ struct QueueCounts {
   uint64_t queued = 0, queued_bytes = 0;
   uint64_t spooled = 0;     // received messages that are in the log
   uint64_t torn_bytes = 0;  // cut off the log when it was opened
-  LatencyHistogram ages;    // of messages when their predictions were made
+  uint64_t batches = 0, largest_batch = 0;
+  BatchSizes batch_sizes{};
+  LatencyHistogram ages;  // of messages when their predictions were made
 };
 
 // Messages between a source's thread and one consumer, in bounded memory. Each message has an
@@ -100,6 +103,9 @@ class MessageQueue : public MessageSink, private ForkAware {
   void trim(uint64_t offset);
 
   QueueCounts counts() const;
+  // For report_html(): the model's time, ages, and batch sizes over time. The caller may add title,
+  // batch_size (the most messages of a batch) and facts.
+  Snapshot snapshot() const;
   std::shared_ptr<MessageSource> source() const;
 
  private:
@@ -110,6 +116,8 @@ class MessageQueue : public MessageSink, private ForkAware {
   void after_fork_in_child() noexcept override;
   void check_process() const;
 
+  std::vector<StoredMessage> take_ready(uint64_t most, uint64_t least, int64_t max_wait_ns,
+                                        int64_t timeout_ns);
   // Returns the dropped ones, for the caller to destroy without mutex_: an object may need a lock.
   std::vector<Entry> add(StoredMessage message, uint64_t bytes, uint64_t token);  // with mutex_
   bool over(uint64_t bytes) const;                                                // with mutex_
@@ -145,6 +153,7 @@ class MessageQueue : public MessageSink, private ForkAware {
   std::vector<uint64_t> received_ns_;  // of the messages taken last; of the consumer
   bool aged_ = false;                  // of the consumer
   QueueCounts counts_;
+  LiveCounts live_;
 
   std::unique_ptr<MessageLog::Reader> replay_;  // of the consumer, which locks mutex_ to set it
   std::unique_ptr<MessageLog> log_;  // last: its thread uses the members above; not set again
