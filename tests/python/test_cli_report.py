@@ -118,7 +118,8 @@ def test_an_online_runs_and_its_page_shows_what_happened(here, capsys):
     assert said.endswith("r.html shows rates, ages and batch sizes.\n")
     assert "messages/s" in (here / "r.html").read_text()
     assert cli.main(["report", "report_datasets:live", "--seconds", "0.2"]) == 0
-    assert 10 < int(capsys.readouterr().out.split()[0]) < 250
+    assert re.match(r"\d+ messages\. ", capsys.readouterr().out)
+    assert (here / "report.html").exists()
     assert cli.main(["report", "report_datasets:live", "--workers", "2"]) == 2
     assert "is a train.Online, for which there is no --workers" in capsys.readouterr().err
     assert cli.main(["report", "report_datasets:live", "--steps", "1", "-o", "no/r.html"]) == 1

@@ -259,7 +259,7 @@ def test_the_page_of_a_live_stream_shows_rates_batch_sizes_and_ages(
             time.sleep(0.001)
             yield b"%d" % i
 
-    with train.Online(source(), np.array, Model(), max_batch=128) as live:
+    with train.Online(source(), np.array, Model(), max_batch=1000) as live:
         live.run()
         live.report(tmp_path / "live.html")
         stats = live.stats()
