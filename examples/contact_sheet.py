@@ -54,6 +54,8 @@ SINGLE = {
     "erase(p=1)": image.erase(p=1),
     "rand_augment(2, 9)": image.rand_augment(2, 9),
     "rand_augment(2, 25)": image.rand_augment(2, 25),
+    "auto_augment('imagenet')": image.auto_augment("imagenet"),
+    "trivial_augment_wide()": image.trivial_augment_wide(),
 }
 MIXED = {
     "mixup(0.8)": image.mixup(0.8, num_classes=2),

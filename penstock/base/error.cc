@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "penstock/base/url_text.h"
 #include "penstock/base/utf8.h"
 
 namespace penstock {
@@ -33,7 +34,7 @@ std::string_view name_of(Code code) {
 }
 
 Error::Error(Code code, std::string operation, std::string text)
-    : std::runtime_error(escape_invalid_utf8(operation + ": " + text)),
+    : std::runtime_error(escape_invalid_utf8(operation + ": " + without_secrets(text))),
       code_(code),
       operation_(escape_invalid_utf8(operation)) {}
 

@@ -24,7 +24,7 @@ std::string_view name_of(Code code);
 
 // The exception of the public API. what() is "<operation>: <text>"; `text` names the place (file,
 // offset, index) and the remedy. what() is valid UTF-8, even if it quotes other bytes, such as the
-// name of a file.
+// name of a file, and has no passwords and parameters of URLs: see without_secrets().
 class Error : public std::runtime_error {
  public:
   Error(Code code, std::string operation, std::string text);

@@ -166,21 +166,54 @@ void Picture::open(std::span<const std::byte> bytes, const DecodeOptions& option
   // What is left of each of these is a mirror image.
   flip(orientation == 2 || orientation == 3 || orientation == 5 || orientation == 7,
        orientation == 3 || orientation == 4);
+  moves_.clear();
 }
 
 void Picture::open(const ImageView& pixels) {
   from_ = From::kPixels;
   pixels_ = pixels;
   start(pixels.width, pixels.height, pixels.channels, pixels.value_bytes);
+  moves_.clear();
+}
+
+Move& Picture::moved(Move::Kind kind, int width, int height) {
+  moves_.push_back({.kind = kind,
+                    .in_width = this->width(),
+                    .in_height = this->height(),
+                    .width = width,
+                    .height = height});
+  return moves_.back();
+}
+
+void Picture::repeat(const Move& move, uint8_t fill) {
+  switch (move.kind) {
+    case Move::Kind::kCrop:
+      return crop(move.left, move.top, move.width, move.height);
+    case Move::Kind::kResize:
+      return resize(move.height, move.width, Filter::kNearest, true);
+    case Move::Kind::kFlip:
+      return flip(move.flip_x, move.flip_y);
+    case Move::Kind::kTurn:
+      return turn(move.quarters);
+    case Move::Kind::kPad:
+      return pad(move.left, move.top, move.width - move.in_width - move.left,
+                 move.height - move.in_height - move.top, fill);
+    case Move::Kind::kWarp:
+      return warp(move.map, {Sampling::kNearest, move.beyond, static_cast<double>(fill)});
+  }
 }
 
 void Picture::crop(int x, int y, int width, int height) {
+  Move& move = moved(Move::Kind::kCrop, width, height);
+  move.left = x;
+  move.top = y;
   Part& part = scaled_ ? window_ : box_;
   part = part.cropped(x, y, width, height, flip_x_, flip_y_);
 }
 
 void Picture::resize(int height, int width, Filter filter, bool antialias) {
   if (width == this->width() && height == this->height()) return;
+  moved(Move::Kind::kResize, width, height);
   // The sums of a mirrored image may be rounded otherwise.
   if (!plain()) settle();
   scaled_ = true;
@@ -192,6 +225,11 @@ void Picture::resize(int height, int width, Filter filter, bool antialias) {
 }
 
 void Picture::flip(bool horizontal, bool vertical) {
+  if (horizontal || vertical) {
+    Move& move = moved(Move::Kind::kFlip, width(), height());
+    move.flip_x = horizontal;
+    move.flip_y = vertical;
+  }
   flip_x_ ^= horizontal;
   flip_y_ ^= vertical;
 }
@@ -199,16 +237,24 @@ void Picture::flip(bool horizontal, bool vertical) {
 void Picture::turn(int quarters) {
   if (quarters % 4 == 0) return;
   if (quarters % 4 == 2) return flip(true, true);
+  moved(Move::Kind::kTurn, height(), width()).quarters = quarters % 4;
   const ImageView in = pixels();
   Image& out = memory_[next_];
   transpose(in, out);
   next_ = 1 - next_;
   pixels_ = out.view();
   start(pixels_.width, pixels_.height, channels_, value_bytes_);
-  flip(quarters % 4 == 3, quarters % 4 == 1);
+  (quarters % 4 == 3 ? flip_x_ : flip_y_) = true;
 }
 
 void Picture::pad(int left, int top, int right, int bottom, uint8_t value) {
+  Move& move = moved(Move::Kind::kPad, left + width() + right, top + height() + bottom);
+  move.left = left;
+  move.top = top;
+  put_in_frame(left, top, right, bottom, value);
+}
+
+void Picture::put_in_frame(int left, int top, int right, int bottom, uint8_t value) {
   Image& out = memory_[next_];
   out.reset(left + width() + right, top + height() + bottom, channels_, value_bytes_);
   const ImageView& all = out.view();
@@ -238,6 +284,9 @@ void Picture::grey(int channels) {
 }
 
 void Picture::warp(const Map& map, const WarpOptions& options) {
+  Move& move = moved(Move::Kind::kWarp, width(), height());
+  move.map = map;
+  move.beyond = options.beyond;
   const ImageView in = pixels();
   warper_.begin(in, map, options);
   from_ = From::kWarped;
@@ -251,8 +300,6 @@ Image& Picture::edited() {
   if (!whole) settle();
   return memory_[1 - next_];
 }
-
-void Picture::settle() { pad(0, 0, 0, 0, 0); }
 
 ImageView Picture::pixels() {
   if (from_ != From::kPixels || !plain()) settle();

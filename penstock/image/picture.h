@@ -3,12 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "penstock/image/bmp.h"
 #include "penstock/image/decoder.h"
 #include "penstock/image/gif.h"
 #include "penstock/image/image.h"
 #include "penstock/image/jpeg.h"
+#include "penstock/image/move.h"
 #include "penstock/image/pixels.h"
 #include "penstock/image/png.h"
 #include "penstock/image/pnm.h"
@@ -51,6 +53,11 @@ class Picture {
   // A border all around, of every channel.
   void pad(int left, int top, int right, int bottom, uint8_t value);
   void warp(const Map& map, const WarpOptions& options);
+  // What moved the pixels since open(), in order. Valid until the next operation.
+  const std::vector<Move>& moves() const { return moves_; }
+  // Moves a mask of classes as its image was moved: no value becomes another one. `fill`: of pixels
+  // that are new. REQUIRED: the mask has the size of the image before the move.
+  void repeat(const Move& move, uint8_t fill);
   void grey(int channels);  // see to_grey; REQUIRED: uint8
   // Everything that was noted is done: pixels, which the caller may change until the next call.
   Image& edited();
@@ -76,7 +83,10 @@ class Picture {
   void start(int width, int height, int channels, int value_bytes);
   int pixel_bytes() const { return channels_ * value_bytes_; }
   // Everything that was noted is done; the picture is pixels in memory of its own.
-  void settle();
+  void settle() { put_in_frame(0, 0, 0, 0, 0); }
+  void put_in_frame(int left, int top, int right, int bottom, uint8_t value);
+  // Notes a move, of the picture as it is.
+  Move& moved(Move::Kind kind, int width, int height);
   void give(RowSink& sink);
   void read(int x0, int y0, int x1, int y1, RowTaker& taker);
   int decoded_smaller();
@@ -105,6 +115,7 @@ class Picture {
   bool flip_x_ = false, flip_y_ = false;
   NormalizationRef normalization_;
   bool chw_ = false;
+  std::vector<Move> moves_;
 
   Resizer resizer_;
   Image memory_[2];  // what was settled, and the next

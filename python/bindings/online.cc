@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -14,8 +15,10 @@
 
 #include "gil.h"
 #include "module.h"
+#include "observe.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
+#include "penstock/observe/report.h"
 #include "penstock/online/message_queue.h"
 
 namespace nb = nanobind;
@@ -153,11 +156,27 @@ nb::dict counts(const MessageQueue& queue) {
   dict["queued"] = all.queued;
   dict["queued_bytes"] = all.queued_bytes;
   dict["torn_bytes"] = all.torn_bytes;
+  dict["largest_batch"] = all.largest_batch;
+  nb::dict sizes;
+  for (size_t i = 0; i < all.batch_sizes.size(); ++i) {
+    if (all.batch_sizes[i] != 0) sizes[nb::int_(uint64_t{1} << i)] = all.batch_sizes[i];
+  }
+  dict["batch_sizes"] = sizes;
   dict["age_p50"] = 1e-9 * static_cast<double>(all.ages.quantile_ns(0.5));
   dict["age_p99"] = 1e-9 * static_cast<double>(all.ages.quantile_ns(0.99));
   dict["age_max"] = 1e-9 * static_cast<double>(all.ages.longest_ns());
   dict["source"] = source;
   return dict;
+}
+
+// `facts`: pairs of texts.
+Snapshot snapshot(const MessageQueue& queue, const std::string& title, uint64_t max_batch,
+                  std::vector<std::pair<std::string, std::string>> facts) {
+  Snapshot all = queue.snapshot();
+  all.title = title;
+  all.batch_size = max_batch;
+  all.facts = std::move(facts);
+  return all;
 }
 
 }  // namespace
@@ -231,7 +250,20 @@ void bind_online(nb::module_& m) {
       .def("trained", &MessageQueue::trained, nb::arg("offset"), Unlocked())
       .def("sync", &MessageQueue::sync, Unlocked())
       .def("trim", &MessageQueue::trim, nb::arg("offset"), Unlocked())
-      .def("counts", &counts);
+      .def("counts", &counts)
+      .def(
+          "report_html",
+          [](const MessageQueue& self, const std::string& title, uint64_t max_batch,
+             std::vector<std::pair<std::string, std::string>> facts) {
+            return report_html(snapshot(self, title, max_batch, std::move(facts)));
+          },
+          nb::arg("title"), nb::arg("max_batch"), nb::arg("facts"), Unlocked())
+      .def(
+          "analysis",
+          [](const MessageQueue& self, uint64_t max_batch) {
+            return dict_of(analyse(snapshot(self, {}, max_batch, {})));
+          },
+          nb::arg("max_batch"));
 }
 
 }  // namespace penstock::python

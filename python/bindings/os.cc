@@ -1,8 +1,11 @@
 #include "penstock/base/os.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 
 #include "module.h"
+#include "penstock/base/url_text.h"
 
 namespace nb = nanobind;
 
@@ -22,6 +25,8 @@ void bind_os(nb::module_& m) {
       "End this process as soon as the one behind `pidfd` has ended. Takes the descriptor.");
   m.def("memory_headroom", &os::memory_headroom,
         "Bytes that may be used now before something is killed.");
+  m.def("without_secrets", &without_secrets, nb::arg("text"),
+        "A text without the passwords and parameters of its URLs.");
 }
 
 }  // namespace penstock

@@ -24,6 +24,9 @@ def die_with_parent(pidfd: int) -> None:
 def memory_headroom() -> int:
     """Bytes that may be used now before something is killed."""
 
+def without_secrets(text: str) -> str:
+    """A text without the passwords and parameters of its URLs."""
+
 class PhiloxBitGenerator:
     """
     Philox 4x32-10 at the address (seed, epoch, index, operation), for ``numpy.random.Generator``.
@@ -341,9 +344,26 @@ class FileWriter:
 
 def image_decode(arg0: int, arg1: bool, arg2: bool, arg3: bool, arg4: Sequence[str], /) -> Op: ...
 def image_encode(arg0: bool, arg1: int, arg2: Sequence[str], /) -> Op: ...
-def image_resize(arg0: int, arg1: int, arg2: str, arg3: bool, arg4: Sequence[str], /) -> Op: ...
-def image_center_crop(arg0: int, arg1: int, arg2: Sequence[str], /) -> Op: ...
-def image_random_crop(arg0: int, arg1: int, arg2: Sequence[str], /) -> Op: ...
+def image_resize(
+    arg0: int,
+    arg1: int,
+    arg2: str,
+    arg3: bool,
+    arg4: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
+    /,
+) -> Op: ...
+def image_center_crop(
+    arg0: int,
+    arg1: int,
+    arg2: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
+    /,
+) -> Op: ...
+def image_random_crop(
+    arg0: int,
+    arg1: int,
+    arg2: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
+    /,
+) -> Op: ...
 def image_random_resized_crop(
     arg0: int,
     arg1: int,
@@ -351,12 +371,24 @@ def image_random_resized_crop(
     arg3: Sequence[float],
     arg4: str,
     arg5: bool,
-    arg6: Sequence[str],
+    arg6: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
     /,
 ) -> Op: ...
-def image_random_flip(arg0: float, arg1: float, arg2: Sequence[str], /) -> Op: ...
-def image_pad(arg0: Sequence[int], arg1: int, arg2: Sequence[str], /) -> Op: ...
-def image_rot90(arg0: int, arg1: Sequence[str], /) -> Op: ...
+def image_random_flip(
+    arg0: float,
+    arg1: float,
+    arg2: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
+    /,
+) -> Op: ...
+def image_pad(
+    arg0: Sequence[int],
+    arg1: int,
+    arg2: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
+    /,
+) -> Op: ...
+def image_rot90(
+    arg0: int, arg1: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int], /
+) -> Op: ...
 def image_random_affine(
     arg0: Sequence[float],
     arg1: Sequence[float],
@@ -365,14 +397,20 @@ def image_random_affine(
     arg4: str,
     arg5: float,
     arg6: str,
-    arg7: Sequence[str],
+    arg7: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
     /,
 ) -> Op: ...
 def image_keras(
     arg0: dict | None, arg1: str, arg2: float, arg3: str, arg4: dict, arg5: bool, arg6: str, /
 ) -> Op: ...
 def image_perspective(
-    arg0: float, arg1: float, arg2: str, arg3: float, arg4: str, arg5: Sequence[str], /
+    arg0: float,
+    arg1: float,
+    arg2: str,
+    arg3: float,
+    arg4: str,
+    arg5: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
+    /,
 ) -> Op: ...
 def image_color_jitter(
     arg0: Sequence[float],
@@ -390,7 +428,28 @@ def image_equalize(arg0: float, arg1: Sequence[str], /) -> Op: ...
 def image_sharpness(arg0: float, arg1: float, arg2: Sequence[str], /) -> Op: ...
 def image_gamma(arg0: float, arg1: float, arg2: Sequence[str], /) -> Op: ...
 def image_rand_augment(
-    arg0: int, arg1: int, arg2: str, arg3: float, arg4: str, arg5: Sequence[str], /
+    arg0: int,
+    arg1: int,
+    arg2: str,
+    arg3: float,
+    arg4: str,
+    arg5: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
+    /,
+) -> Op: ...
+def image_auto_augment(
+    arg0: str,
+    arg1: str,
+    arg2: float,
+    arg3: str,
+    arg4: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
+    /,
+) -> Op: ...
+def image_trivial_augment_wide(
+    arg0: str,
+    arg1: float,
+    arg2: str,
+    arg3: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
+    /,
 ) -> Op: ...
 def image_gaussian_blur(arg0: int, arg1: Sequence[float], arg2: Sequence[str], /) -> Op: ...
 def image_erase(
@@ -961,6 +1020,8 @@ class MessageQueue:
     def sync(self) -> None: ...
     def trim(self, offset: int) -> None: ...
     def counts(self) -> dict: ...
+    def report_html(self, title: str, max_batch: int, facts: Sequence[tuple[str, str]]) -> str: ...
+    def analysis(self, max_batch: int) -> dict: ...
 
 class MqttClient(MessageSource):
     """Internal: use penstock.train.mqtt."""

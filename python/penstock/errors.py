@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from . import _engine
+
 __all__ = [
     "Closed",
     "DataLoss",
@@ -33,13 +35,13 @@ class Error(Exception):
     Parameters
     ----------
     text : str
-        What failed, where, and what to do.
+        What failed, where, and what to do. Passwords and parameters of URLs are left out.
     operation : str, optional
         The operation that failed, such as ``"Loader"`` or ``"read_tfrecord"``.
     """
 
     def __init__(self, text: str = "", operation: str = "") -> None:
-        super().__init__(text)
+        super().__init__(_engine.without_secrets(text) if "://" in text else text)
         self.operation = operation
 
 

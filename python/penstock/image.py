@@ -7,6 +7,9 @@ and `encode` the bytes of a file of one. Operations that move pixels, `erase`, `
 element and the operation, so they are the same for any number and kind of workers; all fields of
 one operation get the same.
 
+Masks, boxes and keypoints of other fields follow their image through every operation that moves
+pixels: name them by `masks`, `boxes` and `keypoints`, as `random_flip` describes.
+
 Operations that follow each other are one pass over each image: `decode` decodes only the rows that
 the crop behind it needs, and nothing is stored in between.
 
@@ -35,6 +38,7 @@ from .errors import InvalidArgument
 from .operations import _floats, _names
 
 __all__ = [
+    "auto_augment",
     "autocontrast",
     "center_crop",
     "color_jitter",
@@ -63,9 +67,11 @@ __all__ = [
     "sharpness",
     "solarize",
     "to_chw",
+    "trivial_augment_wide",
 ]
 
 Fields: TypeAlias = "str | Sequence[str]"
+Others: TypeAlias = "str | Sequence[str] | None"
 
 _MOST_SIDE = 65535
 
@@ -154,6 +160,9 @@ def resize(
     filter: str = "bilinear",
     antialias: bool = True,
     fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
 ) -> Operation:
     """Resize as Pillow does, bit for bit; of images with alpha each channel by itself.
 
@@ -165,6 +174,8 @@ def resize(
         False: the filter is not widened where an image shrinks.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
     """
     name = "image.resize"
     return Operation(
@@ -172,25 +183,54 @@ def resize(
         *_size(height, width, name),
         string("filter", filter, name),
         flag("antialias", antialias, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, 0, name),
     )
 
 
-def center_crop(height: int, width: int, *, fields: Fields = "image") -> Operation:
-    """Cut the middle out. A smaller image is an `InvalidArgument`."""
+def center_crop(
+    height: int,
+    width: int,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+) -> Operation:
+    """Cut the middle out. A smaller image is an `InvalidArgument`.
+
+    `masks`, `boxes` and `keypoints` are as of `random_flip`.
+    """
     name = "image.center_crop"
-    return Operation("image_center_crop", *_size(height, width, name), _names(fields, name))
+    return Operation(
+        "image_center_crop",
+        *_size(height, width, name),
+        _moved(fields, masks, boxes, keypoints, 0, name),
+    )
 
 
-def random_crop(height: int, width: int, *, fields: Fields = "image") -> Operation:
+def random_crop(
+    height: int,
+    width: int,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+) -> Operation:
     """Cut out a box anywhere in the image. A smaller image is an `InvalidArgument`.
+
+    `masks`, `boxes` and `keypoints` are as of `random_flip`.
 
     Examples
     --------
     >>> small.map(penstock.image.pad(4)).map(penstock.image.random_crop(32, 32))
     """
     name = "image.random_crop"
-    return Operation("image_random_crop", *_size(height, width, name), _names(fields, name))
+    return Operation(
+        "image_random_crop",
+        *_size(height, width, name),
+        _moved(fields, masks, boxes, keypoints, 0, name),
+    )
 
 
 def random_resized_crop(
@@ -202,6 +242,9 @@ def random_resized_crop(
     filter: str = "bilinear",
     antialias: bool = True,
     fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
 ) -> Operation:
     """Cut out a box of random size, shape and place, and resize it, as torchvision does.
 
@@ -217,6 +260,8 @@ def random_resized_crop(
         As of `resize`.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
     """
     name = "image.random_resized_crop"
     return Operation(
@@ -226,24 +271,74 @@ def random_resized_crop(
         _pair("ratio", ratio, name),
         string("filter", filter, name),
         flag("antialias", antialias, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, 0, name),
     )
 
 
 def random_flip(
-    horizontal: float = 0.5, vertical: float = 0.0, *, fields: Fields = "image"
+    horizontal: float = 0.5,
+    vertical: float = 0.0,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
 ) -> Operation:
-    """Mirror images with these probabilities: left to right, and top to bottom."""
+    """Mirror images with these probabilities: left to right, and top to bottom.
+
+    Parameters
+    ----------
+    horizontal, vertical : float
+    fields
+        As of `decode`.
+    masks : str or list of str, optional
+        Fields that are moved as the first image is: uint8 or float32 ``(height, width)`` or
+        ``(height, width, channels)``, of the image's size. Pixels are taken as they are, never
+        mixed; `resize` takes uint8 only.
+    boxes : str or list of str, optional
+        Fields with boxes: float32 ``(n, 4)``, with any `n` in each element: left, top, right and
+        bottom, from 0 to the width or height. What lies beyond the image is cut off; a box that is
+        beyond it keeps its row and has no area. Numbers behind the first four stay.
+    keypoints : str or list of str, optional
+        Fields with points: float32 ``(n, 2)``, x and y of a pixel; (0, 0) is the centre of the
+        first one. They may come to lie beyond the image. Numbers behind the first two stay.
+
+    Raises
+    ------
+    InvalidArgument
+        A field has another dtype or shape, or a mask another size than the image.
+
+    Notes
+    -----
+    Boxes move as torchvision's `tv_tensors.BoundingBoxes` do. Turned by other angles than quarters,
+    a box becomes the smallest upright one around it.
+
+    Examples
+    --------
+    >>> travels = {"masks": "mask", "boxes": "boxes"}
+    >>> dataset.map(penstock.image.random_flip(**travels)).map(
+    ...     penstock.image.random_resized_crop(224, 224, **travels)
+    ... )
+    """
     name = "image.random_flip"
     return Operation(
         "image_random_flip",
         real("horizontal", horizontal, name),
         real("vertical", vertical, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, 0, name),
     )
 
 
-def pad(padding: int | Sequence[int], value: int = 0, *, fields: Fields = "image") -> Operation:
+def pad(
+    padding: int | Sequence[int],
+    value: int = 0,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
+) -> Operation:
     """Add a border of one value.
 
     Parameters
@@ -253,6 +348,10 @@ def pad(padding: int | Sequence[int], value: int = 0, *, fields: Fields = "image
         0 to 255, of every channel.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
+    mask_fill : int
+        Of the new pixels of masks, where those of the image have one value.
     """
     name = "image.pad"
     given = integer_list("padding", padding if _is_list(padding) else [padding], 0, name)
@@ -264,15 +363,28 @@ def pad(padding: int | Sequence[int], value: int = 0, *, fields: Fields = "image
             name,
         )
     return Operation(
-        "image_pad", sides, integer("value", value, 0, 255, operation=name), _names(fields, name)
+        "image_pad",
+        sides,
+        integer("value", value, 0, 255, operation=name),
+        _moved(fields, masks, boxes, keypoints, mask_fill, name),
     )
 
 
-def rot90(k: int = 1, *, fields: Fields = "image") -> Operation:
-    """Turn counter-clockwise by `k` quarters, as `numpy.rot90`."""
+def rot90(
+    k: int = 1,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+) -> Operation:
+    """Turn counter-clockwise by `k` quarters, as `numpy.rot90`.
+
+    `masks`, `boxes` and `keypoints` are as of `random_flip`.
+    """
     name = "image.rot90"
     turns = integer("k", k, -(1 << 31), (1 << 31) - 1, operation=name) % 4
-    return Operation("image_rot90", turns, _names(fields, name))
+    return Operation("image_rot90", turns, _moved(fields, masks, boxes, keypoints, 0, name))
 
 
 def random_affine(
@@ -284,6 +396,10 @@ def random_affine(
     *,
     interpolation: str = "bilinear",
     fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
 ) -> Operation:
     """Turn, move, magnify and shear around the centre, as torchvision's `RandomAffine` does.
 
@@ -310,6 +426,10 @@ def random_affine(
         "nearest" makes no new values, for masks of classes.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
+    mask_fill : int
+        Of the new pixels of masks, where those of the image have one value.
     """
     name = "image.random_affine"
     sheared = _range("shear", shear, name, (1, 2, 4))
@@ -321,7 +441,7 @@ def random_affine(
         [*sheared, 0.0, 0.0][:4],
         *_fill(fill, name),
         string("interpolation", interpolation, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, mask_fill, name),
     )
 
 
@@ -332,6 +452,10 @@ def perspective(
     *,
     interpolation: str = "bilinear",
     fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
 ) -> Operation:
     """See an image from another side: its corners move inwards, as torchvision's does.
 
@@ -345,6 +469,10 @@ def perspective(
         As of `random_affine`.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
+    mask_fill : int
+        Of the new pixels of masks, where those of the image have one value.
     """
     name = "image.perspective"
     return Operation(
@@ -353,7 +481,7 @@ def perspective(
         real("p", p, name),
         *_fill(fill, name),
         string("interpolation", interpolation, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, mask_fill, name),
     )
 
 
@@ -452,6 +580,10 @@ def rand_augment(
     *,
     interpolation: str = "nearest",
     fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
 ) -> Operation:
     """Apply `n` operations at random, as torchvision's `RandAugment` does.
 
@@ -468,6 +600,10 @@ def rand_augment(
         As of `random_affine`.
     fields
         As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
+    mask_fill : int
+        Of the new pixels of masks, where those of the image have one value.
     """
     name = "image.rand_augment"
     return Operation(
@@ -476,7 +612,82 @@ def rand_augment(
         integer("m", m, 0, 30, operation=name),
         *_fill(fill, name),
         string("interpolation", interpolation, name),
-        _names(fields, name),
+        _moved(fields, masks, boxes, keypoints, mask_fill, name),
+    )
+
+
+def auto_augment(
+    policy: str = "imagenet",
+    fill: str | float = 0,
+    *,
+    interpolation: str = "nearest",
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
+) -> Operation:
+    """Apply two operations of a learned policy, as torchvision's `AutoAugment` does.
+
+    One of the policy's 25 pairs of operations is chosen; each of the two is applied with its
+    probability and magnitude (Cubuk and others, "AutoAugment", CVPR 2019). uint8 with 1 to 4
+    channels.
+
+    Parameters
+    ----------
+    policy : {"imagenet", "cifar10", "svhn"}
+        The images that it was learned on.
+    fill, interpolation
+        As of `random_affine`.
+    fields
+        As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
+    mask_fill : int
+        Of the new pixels of masks, where those of the image have one value.
+    """
+    name = "image.auto_augment"
+    return Operation(
+        "image_auto_augment",
+        string("policy", policy, name),
+        *_fill(fill, name),
+        string("interpolation", interpolation, name),
+        _moved(fields, masks, boxes, keypoints, mask_fill, name),
+    )
+
+
+def trivial_augment_wide(
+    fill: str | float = 0,
+    *,
+    interpolation: str = "nearest",
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
+) -> Operation:
+    """Apply one operation of any strength, as torchvision's `TrivialAugmentWide` does.
+
+    The operations are those of `rand_augment`, in wider ranges (Mueller and Hutter,
+    "TrivialAugment", ICCV 2021). uint8 with 1 to 4 channels.
+
+    Parameters
+    ----------
+    fill, interpolation
+        As of `random_affine`.
+    fields
+        As of `decode`.
+    masks, boxes, keypoints
+        As of `random_flip`.
+    mask_fill : int
+        Of the new pixels of masks, where those of the image have one value.
+    """
+    name = "image.trivial_augment_wide"
+    return Operation(
+        "image_trivial_augment_wide",
+        *_fill(fill, name),
+        string("interpolation", interpolation, name),
+        _moved(fields, masks, boxes, keypoints, mask_fill, name),
     )
 
 
@@ -691,6 +902,19 @@ class _Everywhere:
 
 def _copied(value: Any) -> Any:
     return np.array(value) if isinstance(value, np.ndarray) else value
+
+
+def _moved(
+    fields: Any, masks: Any, boxes: Any, keypoints: Any, mask_fill: Any, operation: str
+) -> tuple[list[str], list[str], list[str], list[str], int]:
+    """What an operation moves."""
+    return (
+        _names(fields, operation),
+        _names(masks, operation),
+        _names(boxes, operation),
+        _names(keypoints, operation),
+        integer("mask_fill", mask_fill, 0, 255, operation=operation),
+    )
 
 
 def _size(height: Any, width: Any, operation: str) -> tuple[int, int]:

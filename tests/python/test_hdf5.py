@@ -260,3 +260,19 @@ def test_a_file_that_was_cut_or_replaced_is_data_loss(gzipped, tmp_path):
     (tmp_path / "other.h5").rename(kept)
     with pytest.raises(penstock.errors.DataLoss, match=r"kept\.h5"):
         list(dataset.build(workers=0))
+
+
+def test_a_file_that_cannot_be_opened_is_an_error_with_its_name(tmp_path):
+    with pytest.raises(penstock.NotFound, match=r"no such file: .*absent\.h5"):
+        Dataset.hdf5(tmp_path / "absent.h5", "x")
+    (tmp_path / "bad.h5").write_bytes(b"garbage" * 100)
+    with pytest.raises(penstock.DataLoss, match=r"bad\.h5 is no HDF5 file"):
+        Dataset.hdf5(tmp_path / "bad.h5", "x")
+    with pytest.raises(penstock.System, match="directory"):
+        Dataset.hdf5(tmp_path, "x")
+    with h5py.File(tmp_path / "cut.h5", "w") as file:
+        file["x"] = np.arange(5000)
+    whole = (tmp_path / "cut.h5").read_bytes()
+    (tmp_path / "cut.h5").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(penstock.DataLoss, match=r"cut\.h5 is no HDF5 file, or.*truncated"):
+        Dataset.hdf5(tmp_path / "cut.h5", "x")

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import penstock
 from contract import INLINE, KINDS, PROCESSES, SPAWN, check_checkpoints, each, options, passed
@@ -233,3 +238,28 @@ def test_states_name_the_listing(folder):
         state = json.loads(json.dumps(feed.state()))
     with other.build(workers=0) as feed, pytest.raises(penstock.InvalidArgument):
         feed.restore(state)
+
+
+@pytest.mark.slow
+def test_a_resnet_learns_the_classes_of_a_folder(tmp_path):
+    pytest.importorskip("torch")
+    random = np.random.default_rng(0)
+    for label, colour in enumerate([(210, 60, 60), (60, 210, 60), (60, 60, 210)]):
+        (tmp_path / f"class{label}").mkdir()
+        for number in range(30):
+            noisy = np.array(colour) + random.normal(0, 20, (*random.integers(30, 60, 2), 3))
+            made = Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8))
+            made.save(tmp_path / f"class{label}" / f"{number}.jpg")
+    program = Path(__file__).resolve().parents[2] / "examples" / "imagenet.py"
+    command = [sys.executable, program, tmp_path, "6", "32", "8"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    right = [float(part) for part in re.findall(r"epoch \d: ([\d.]+)% right", done.stdout)]
+    assert len(right) == 6
+    assert right[-1] > 90

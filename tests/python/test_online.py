@@ -60,6 +60,11 @@ def test_every_message_of_an_iterator_is_predicted_then_trained_on_in_order() ->
         assert (step.ages >= 0).all()
     assert steps[-1].offset == 1000
     assert 0 < stats["age_p50"] <= stats["age_p99"] <= stats["age_max"]
+    assert stats["largest_batch"] == max(model.sizes)
+    sizes = np.array(model.sizes)
+    for least, batches in stats["batch_sizes"].items():
+        assert batches == np.sum((sizes >= least) & (sizes < 2 * least))
+    assert sum(stats["batch_sizes"].values()) == stats["batches"] == len(sizes)
 
 
 def test_malformed_messages_are_skipped_and_counted_or_raised() -> None:
@@ -239,3 +244,26 @@ def test_a_spool_belongs_to_one_run(tmp_path: Path) -> None:
         pytest.raises(InvalidArgument, match="another process uses"),
     ):
         train.Online([], prepare, Model(), spool=tmp_path)
+
+
+def test_a_stop_before_the_run_ends_it_and_the_next_run_goes_on() -> None:
+    model = Model()
+    with train.Online(numbers(10), prepare, model) as live:
+        live.stop()
+        live.run()
+        assert model.seen == []
+        assert np.isnan(live.stats()["loss"])
+        live.run()
+        assert model.seen == list(range(10))
+        assert live.stats()["loss"] >= 0
+
+
+def test_the_analysis_says_whether_the_model_keeps_up() -> None:
+    with train.Online(numbers(10), prepare, Model(), max_batch=2) as live:
+        assert live.analysis()["verdict"] == "No message has been trained on."
+        live.run()
+        found = live.analysis()
+        with pytest.raises(FileNotFoundError):
+            live.report("/no/such/folder/page.html")
+    assert found["bottleneck"] in ("training step", "source")  # by the speed of the iterator
+    assert found["verdict"].startswith("The model waited for messages ")

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -133,6 +134,42 @@ def test_every_source_reads_urls(server, tmp_path):
     with texts:
         assert [row["s"] for row in texts] == [b"text %d" % i for i in range(20)]
     Dataset.range(9).cache(tmp_path / "kept").batch(3).build(workers=0).close()
+
+
+@each((INLINE, THREADS, PROCESSES, SPAWN))
+def test_parquet_files_are_those_of_local_ones(mode, server, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    urls, paths = [], []
+    for name in ("a.parquet", "b.parquet"):
+        table = pa.table({"n": np.arange(60), "s": [f"{name} {i}" for i in range(60)]})
+        pq.write_table(table, tmp_path / name, row_group_size=20)
+        paths.append(tmp_path / name)
+        urls.append(server.put(name, (tmp_path / name).read_bytes()) + "?token=1")
+    local = Dataset.parquet(paths).shuffle(seed=2, block=20, window=2)
+    remote = Dataset.parquet(urls).shuffle(seed=2, block=20, window=2)
+    with local.build(**mode.options) as one, remote.build(**mode.options) as two:
+        for _ in range(2):
+            assert [(int(r["n"]), r["s"]) for r in one] == [(int(r["n"]), r["s"]) for r in two]
+    assert server.gets["a.parquet"] == 1
+    assert "token" not in json.dumps(two.state())
+
+
+def test_a_parquet_file_that_changed_is_a_loss_that_says_so(server, cache, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"n": np.arange(60)}), tmp_path / "a.parquet")
+    url = server.put("a.parquet", (tmp_path / "a.parquet").read_bytes())
+    before, dataset = Dataset.parquet(url), Dataset.parquet(url)
+    pq.write_table(pa.table({"n": np.arange(90)}), tmp_path / "a.parquet")
+    server.put("a.parquet", (tmp_path / "a.parquet").read_bytes())
+    assert len(list(Dataset.parquet(url))) == 90
+    assert len(list(before)) == 60  # its copy is there
+    for copy in cache.iterdir():
+        copy.unlink()
+    with pytest.raises(penstock.DataLoss, match="another version"):
+        list(dataset)
+    server.put("bad.parquet", b"damaged")
+    with pytest.raises(penstock.DataLoss, match=r"bad\.parquet is no Parquet file"):
+        Dataset.parquet(f"{server.url}/bad.parquet")
 
 
 def test_a_tar_with_braces_is_a_list_of_urls(server):
@@ -565,6 +602,108 @@ def test_states_do_not_depend_on_a_urls_parameters(server):
         assert head + [int(line) for line in feed] == list(range(20))
 
 
+def test_titles_have_no_parameters(server, tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(5)
+    url = server.put("a.h5", (tmp_path / "a.h5").read_bytes())
+    assert repr(Dataset.hdf5(f"{url}?token=1", "x")) == "hdf5(a.h5, /x)"
+
+
+# ---- what is secret in a URL
+
+
+SECRET = "s3cr3t"
+
+
+@pytest.fixture
+def secret(server):
+    """URLs of the server's files with a user, a password and parameters."""
+    address = server.url.replace("://", f"://bob:{SECRET}@")
+    return lambda name: f"{address}/{name}?X-Token={SECRET}&part='1'"
+
+
+def said(call) -> str:
+    """All that a failed call prints: the error with its causes."""
+    with pytest.raises((penstock.errors.Error, OSError)) as caught:
+        call()
+    assert "127.0.0.1" in str(caught.value)  # it names the file
+    error: BaseException | None = caught.value
+    texts = []
+    while error is not None:
+        texts.append(f"{error} {error!r} {error.args}")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(texts)
+
+
+def test_errors_of_servers_tell_no_secrets(server, secret):
+    penstock.remote_files(timeout=0.3, attempts=2)
+    for name, fault in (("failing", 500), ("closed", 403), ("stalled", "stall"), ("cut", "close")):
+        server.put(name, noise(100))
+        server.always[name] = fault
+        assert SECRET not in said(lambda name=name: list(Dataset.lines(secret(name))))
+    assert SECRET not in said(lambda: list(Dataset.lines(secret("absent"))))
+    assert SECRET not in said(lambda: list(Dataset.lines(secret("absent-*.txt"))))
+    assert SECRET not in said(lambda: list(Dataset.image_folder(secret("absent/"))))
+    with socket.socket() as closed:  # nobody listens
+        closed.bind(("127.0.0.1", 0))
+        refused = secret("a").replace(f":{server.server_address[1]}", f":{closed.getsockname()[1]}")
+        assert SECRET not in said(lambda: list(Dataset.lines(refused)))
+    unknown = secret("a").replace("http:", "nosuch:")
+    assert SECRET not in said(lambda: list(Dataset.lines(unknown)))
+
+
+def test_errors_of_damaged_files_tell_no_secrets(server, secret):
+    server.put("bad", b"damaged" * 100)
+    server.put("bad.npz", b"damaged" * 100)
+    server.put("bad.csv", b"a,b\n1\n")
+    for read in (
+        Dataset.tfrecord,
+        Dataset.idx,
+        Dataset.npy,
+        Dataset.tar,
+        lambda url: Dataset.hdf5(url, "x"),
+        lambda url: Dataset.fixed_records(url, 13),
+        lambda url: Dataset.npz(url.replace("bad", "bad.npz")),
+        lambda url: Dataset.csv(url.replace("bad", "bad.csv"), {"b": "int32"}),
+        lambda url: Dataset.files([url]).map(penstock.image.decode(fields="bytes")),
+    ):
+        assert SECRET not in said(lambda read=read: list(read(secret("bad"))))
+
+
+@each((THREADS, PROCESSES))
+def test_losses_reports_and_logs_tell_no_secrets(mode, server, secret, tmp_path, caplog):
+    penstock.remote_files(attempts=1)
+    server.put("a.jpg", b"damaged")
+    server.put("b.jpg", b"damaged")
+    server.always["b.jpg"] = 500
+    dataset = Dataset.files([secret("a.jpg"), secret("b.jpg")])
+    dataset = dataset.map(penstock.image.decode(fields="bytes")).on_error("skip")
+    with dataset.build(**mode.options) as feed:
+        assert list(feed) == []
+        losses = feed.stats()["losses"]
+        assert len(losses) == 2
+        feed.report(tmp_path / "report.html")
+        feed.trace(tmp_path / "trace.json")
+        told = [str(losses), repr(feed), json.dumps(feed.state()), caplog.text]
+    told += [(tmp_path / name).read_text() for name in ("report.html", "trace.json")]
+    assert SECRET not in "\n".join(told)
+
+
+def test_the_command_line_tells_no_secrets(server, secret, tmp_path, capsys):
+    server.put("bad.tfrecord", noise(50))
+    server.put("good.tfrecord", records(tmp_path / "good.tfrecord", [b"one"]))
+    url = secret("bad.tfrecord")
+    cli.main(["inspect", url])
+    cli.main(["inspect", url, "--json"])
+    cli.main(["inspect", secret("good.tfrecord")])
+    cli.main(["inspect", secret("absent")])
+    assert cli.main(["verify", url]) == 1
+    assert cli.main(["convert", url, str(tmp_path / "out.tfrecord")]) == 1
+    out, err = capsys.readouterr()
+    assert f"{server.url}/bad.tfrecord?..." in out
+    assert SECRET not in out + err
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -599,3 +738,15 @@ def test_inspect_and_verify_take_urls(server, tmp_path, capsys):
     assert cli.main(["verify", server.put("b.tfrecord", bytes(damaged))]) == 1
     assert cli.main(["inspect", f"{server.url}/absent"]) != 0
     assert "no such file" in capsys.readouterr().err
+
+
+def test_inspect_and_verify_take_parquet_by_url(server, tmp_path, capsys):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"n": np.arange(60)}), tmp_path / "t.parquet")
+    data = (tmp_path / "t.parquet").read_bytes()
+    url = server.put("t.parquet", data)
+    assert cli.main(["inspect", url, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["files"]
+    assert (found["path"], found["records"], found["file_bytes"]) == (url, 60, len(data))
+    assert cli.main(["verify", url]) == 0
+    assert cli.main(["verify", server.put("b.parquet", b"damaged")]) == 1

@@ -112,5 +112,6 @@ def test_examples_fit_on_a_page():
     folders = [ROOT / "examples" / name for name in ("cpp", "torch", "train")]
     files = [file for folder in folders for end in ("cc", "py") for file in folder.glob(f"*.{end}")]
     assert {file.parent for file in files} == set(folders)
+    files.append(ROOT / "examples" / "imagenet.py")
     for file in files:
         assert len(file.read_text().splitlines()) < 80, file

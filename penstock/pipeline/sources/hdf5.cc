@@ -3,11 +3,13 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/base/utf8.h"
 #include "penstock/io/file_pool.h"
+#include "penstock/io/remote_files.h"
 #include "penstock/memory/copy.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/decoded_cache.h"
@@ -210,7 +212,9 @@ Node::Ref nodes::hdf5(std::string path, std::vector<std::pair<std::string, Chunk
     names += ", " + array.name;
     arrays.push_back(std::move(array));
   }
-  std::string title = "hdf5(" + path.substr(path.find_last_of('/') + 1) + names + ")";
+  const std::string_view file = without_query(path);
+  std::string title = "hdf5(";
+  title.append(file.substr(file.find_last_of('/') + 1)).append(names).append(")");
   title = escape_invalid_utf8(title);
   auto source = std::make_shared<const Hdf5>(
       std::move(path), options.identity, std::move(arrays),

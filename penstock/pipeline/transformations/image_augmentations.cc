@@ -3,10 +3,10 @@
 #include <string>
 #include <utility>
 
+#include "penstock/image/auto_augment.h"
 #include "penstock/image/blur.h"
 #include "penstock/image/colour.h"
 #include "penstock/image/erase.h"
-#include "penstock/image/rand_augment.h"
 #include "penstock/pipeline/transformations/image_op.h"
 #include "penstock/pipeline/transformations/image_operations.h"
 
@@ -106,6 +106,17 @@ class RandAugmentStep : public ColourStep {
     check_number("m", magnitude, 0, kMagnitudes - 1);
     if (!std::isfinite(options.value)) refuse("fill is " + number(options.value));
   }
+  bool moves() const override { return true; }
+};
+
+// auto_augment and trivial_augment_wide.
+class ChosenStep : public ColourStep {
+ public:
+  ChosenStep(const char* name, std::string arguments, const WarpOptions& options, Change change)
+      : ColourStep(name, std::move(arguments), 1, std::move(change)) {
+    if (!std::isfinite(options.value)) refuse("fill is " + number(options.value));
+  }
+  bool moves() const override { return true; }
 };
 
 class BlurStep : public ColourStep {
@@ -192,6 +203,16 @@ OpRef gamma(double gamma, double p, Fields fields) {
 }
 OpRef rand_augment(int n, int magnitude, const WarpOptions& options, Fields fields) {
   return step_op<RandAugmentStep>(std::move(fields), n, magnitude, options);
+}
+OpRef auto_augment(AugmentPolicy policy, const WarpOptions& options, Fields fields) {
+  return step_op<ChosenStep>(
+      std::move(fields), "image.auto_augment", std::string(name_of(policy)), options,
+      [=](Picture& picture, RandomStream& rng) { auto_augment(picture, policy, options, rng); });
+}
+OpRef trivial_augment_wide(const WarpOptions& options, Fields fields) {
+  return step_op<ChosenStep>(
+      std::move(fields), "image.trivial_augment_wide", "", options,
+      [=](Picture& picture, RandomStream& rng) { trivial_augment_wide(picture, options, rng); });
 }
 OpRef gaussian_blur(int size, const Range& sigma, Fields fields) {
   return step_op<BlurStep>(std::move(fields), size, sigma);

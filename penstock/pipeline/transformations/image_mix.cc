@@ -51,7 +51,7 @@ struct BatchAxes {
 class MixOp : public Op {
  public:
   MixOp(bool boxes, const MixOptions& options, Fields fields)
-      : boxes_(boxes), options_(options), fields_(std::move(fields)) {
+      : boxes_(boxes), options_(options), fields_(std::move(fields.images)) {
     if (!(options_.alpha > 0 && options_.alpha <= 1000)) {
       refuse("alpha is " + number(options_.alpha) + "; give a number above 0, at most 1000");
     }
@@ -130,7 +130,7 @@ class MixOp : public Op {
 
   bool boxes_;
   MixOptions options_;
-  Fields fields_;
+  std::vector<std::string> fields_;
 };
 
 // One batch at a time. One thread.

@@ -1,5 +1,6 @@
 #include "penstock/pipeline/transformations/image_op.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -123,11 +124,16 @@ void EncodeStep::check(int64_t height, int64_t width, int64_t channels) const {
   }
 }
 
-static std::string title_of(const Step& step, const std::vector<std::string>& fields) {
+static std::string title_of(const Step& step, const Fields& fields) {
   std::string text = std::string(step.name()) + "(" + step.arguments();
-  if (fields != std::vector<std::string>{"image"}) {
-    for (const std::string& field : fields) text += (text.back() == '(' ? "" : ", ") + field;
+  auto add = [&text](const std::string& more) { text += (text.back() == '(' ? "" : ", ") + more; };
+  if (fields.images != std::vector<std::string>{"image"}) {
+    for (const std::string& field : fields.images) add(field);
   }
+  for (const std::string& field : fields.masks) add("masks=" + field);
+  if (fields.mask_fill != 0) add("mask_fill=" + std::to_string(fields.mask_fill));
+  for (const std::string& field : fields.boxes) add("boxes=" + field);
+  for (const std::string& field : fields.keypoints) add("keypoints=" + field);
   return text + ")";
 }
 
@@ -135,19 +141,22 @@ static std::string title_of(const Step& step, const std::vector<std::string>& fi
 class ImageOp::Run : public OpRun {
  public:
   struct Field {
-    size_t leaf;  // the same in the result
-    bool chw;     // in the result
+    size_t leaf = 0;  // the same in the result
+    Part part = Part::kImage;
+    bool chw = false;    // in the result
+    bool leads = false;  // the others follow this image
   };
-  Run(const ImageOp& op, std::vector<Field> fields, Context& context)
+  Run(const ImageOp& op, std::vector<Field> images, std::vector<Field> followers, Context& context)
       : op_(op),
-        fields_(std::move(fields)),
+        images_(std::move(images)),
+        followers_(std::move(followers)),
         scratch_(context.scratch),
         decode_(dynamic_cast<const DecodeStep*>(op.steps_.front().step.get())),
         encode_(dynamic_cast<const EncodeStep*>(op.steps_.back().step.get())) {}
 
   void run(const Keys& keys, const Chunk& in, Chunk& out, uint32_t row) override {
     for (uint32_t j = 0; j < keys.size(); ++j, ++row) {
-      for (const Field& field : fields_) {
+      for (const Field& field : images_) {
         if ((in.alive() & out.alive()) >> row & 1) make(keys, j, in, field, out, row);
       }
     }
@@ -156,31 +165,69 @@ class ImageOp::Run : public OpRun {
  private:
   void make(const Keys& keys, uint32_t j, const Chunk& in, const Field& field, Chunk& out,
             uint32_t row) {
-    const Step* step = op_.steps_.front().step.get();
+    const Placed* placed = &op_.steps_.front();
     try {
-      open(in, field.leaf, row, *step);
-      for (const Placed& placed : op_.steps_) {
-        step = placed.step.get();
-        const uint32_t operation = placed.operation == 0 ? keys.operation() : placed.operation;
+      open(in, field.leaf, row, *placed->step);
+      const int height = picture_.height(), width = picture_.width();
+      for (const Placed& each : op_.steps_) {
+        placed = &each;
+        const uint32_t operation = each.operation == 0 ? keys.operation() : each.operation;
         RandomStream rng({keys.seed(), keys.epoch(), keys.position(j), operation});
-        step->apply(picture_, rng);
+        each.step->apply(picture_, rng);
       }
-      write(field, out, row);
+      if (field.leads) {
+        for (const Field& follower : followers_) follow(in, follower, height, width, out, row);
+      }
+      write(picture_, field, out, row);
     } catch (const Error& error) {
       // Bytes are only decoded when the result is written.
-      if (decode_ != nullptr && error.operation() == decode_->name()) step = decode_;
-      const std::string stage = "map(" + title_of(*step, op_.fields_) + ")";
-      out.fail(row, {stage, 0, std::current_exception()});
+      if (decode_ != nullptr && error.operation() == decode_->name()) placed = &op_.steps_.front();
+      out.fail(row, {"map(" + placed->title + ")", 0, std::current_exception()});
     }
   }
 
-  void open(const Chunk& in, size_t leaf, uint32_t row, const Step& step) {
-    constexpr int64_t kMostChannels = 1024;
-    const std::byte* data = in.at(leaf, row);
-    const std::span<const int64_t> shape = in.shape(leaf, row);
-    if (decode_ != nullptr) {
-      return picture_.open({data, static_cast<size_t>(shape[0])}, decode_->options());
+  // `height`, `width`: of the image before it was moved.
+  void follow(const Chunk& in, const Field& field, int height, int width, Chunk& out,
+              uint32_t row) {
+    const Leaf& about = in.spec()->leaves()[field.leaf];
+    const std::span<const int64_t> shape = in.shape(field.leaf, row);
+    if (field.part == Part::kMask) {
+      if (shape[0] != height || shape[1] != width) {
+        throw Error(Code::kInvalidArgument, op_.steps_.back().step->name(),
+                    "the mask '" + about.name + "' is " + std::to_string(shape[0]) + " x " +
+                        std::to_string(shape[1]) + ", and its image " + std::to_string(height) +
+                        " x " + std::to_string(width) + ": give masks of the image's size");
+      }
+      mask_.open(view_of(in, field.leaf, row, *op_.steps_.back().step));
+      for (const Move& move : picture_.moves()) mask_.repeat(move, op_.fields_.mask_fill);
+      return write(mask_, field, out, row);
     }
+    const auto step = static_cast<size_t>(shape.back());
+    const uint64_t count = values_of(shape), bytes = count * sizeof(float);
+    if (count > 0 && step < (field.part == Part::kBoxes ? 4 : 2)) {
+      op_.check_numbers({about.name, about.kind, about.dtype, {shape.begin(), shape.end()}},
+                        field.part);
+    }
+    std::byte* to = place_row(out, field.leaf, row, bytes, shape, scratch_);
+    if (count == 0) return;
+    numbers_.resize(count);
+    std::memcpy(numbers_.data(), in.at(field.leaf, row), bytes);
+    for (const Move& move : picture_.moves()) {
+      (field.part == Part::kBoxes ? move_boxes : move_keypoints)(move, step, numbers_);
+    }
+    std::memcpy(to, numbers_.data(), bytes);
+  }
+
+  void open(const Chunk& in, size_t leaf, uint32_t row, const Step& step) {
+    if (decode_ == nullptr) return picture_.open(view_of(in, leaf, row, step));
+    const auto size = static_cast<size_t>(in.shape(leaf, row)[0]);
+    picture_.open({in.at(leaf, row), size}, decode_->options());
+  }
+
+  // Error kInvalidArgument: an image without pixels, or with too many.
+  static ImageView view_of(const Chunk& in, size_t leaf, uint32_t row, const Step& step) {
+    constexpr int64_t kMostChannels = 1024;
+    const std::span<const int64_t> shape = in.shape(leaf, row);
     const int64_t channels = shape.size() == 2 ? 1 : shape[2];
     const uint64_t pixels = values_of(shape.first(2));
     if (pixels == 0 || pixels > kMaxPixels || channels == 0 || channels > kMostChannels) {
@@ -188,105 +235,154 @@ class ImageOp::Run : public OpRun {
                   "an image of shape " + to_string(Shape(shape.begin(), shape.end())));
     }
     const uint64_t value = size_of(in.spec()->leaves()[leaf].dtype);
-    picture_.open(ImageView{reinterpret_cast<const uint8_t*>(data), static_cast<int>(shape[1]),
-                            static_cast<int>(shape[0]), static_cast<int>(channels),
-                            static_cast<uint64_t>(shape[1] * channels) * value,
-                            static_cast<int>(value)});
+    return {reinterpret_cast<const uint8_t*>(in.at(leaf, row)),
+            static_cast<int>(shape[1]),
+            static_cast<int>(shape[0]),
+            static_cast<int>(channels),
+            static_cast<uint64_t>(shape[1] * channels) * value,
+            static_cast<int>(value)};
   }
 
-  void write(const Field& field, Chunk& out, uint32_t row) {
-    if (encode_ != nullptr) {
-      encode(picture_.pixels(), encode_->options(), encoded_);
+  void write(Picture& picture, const Field& field, Chunk& out, uint32_t row) {
+    if (encode_ != nullptr && field.part == Part::kImage) {
+      encode(picture.pixels(), encode_->options(), encoded_);
       const auto size = static_cast<int64_t>(encoded_.size());
       std::byte* to = place_row(out, field.leaf, row, encoded_.size(), {&size, 1}, scratch_);
       std::memcpy(to, encoded_.data(), encoded_.size());
       return;
     }
     const Leaf& about = out.spec()->leaves()[field.leaf];
-    const int64_t height = picture_.height(), width = picture_.width(), c = picture_.channels();
+    const int64_t height = picture.height(), width = picture.width(), c = picture.channels();
     const std::array<int64_t, 3> sizes = field.chw ? std::array<int64_t, 3>{c, height, width}
                                                    : std::array<int64_t, 3>{height, width, c};
     const std::span<const int64_t> shape(sizes.data(), about.shape.size());
     const uint64_t bytes = values_of(shape) * size_of(about.dtype);
-    picture_.write(place_row(out, field.leaf, row, bytes, shape, scratch_));
+    picture.write(place_row(out, field.leaf, row, bytes, shape, scratch_));
   }
 
   const ImageOp& op_;
-  const std::vector<Field> fields_;
+  const std::vector<Field> images_, followers_;
   Scratch& scratch_;
   const DecodeStep* const decode_;
   const EncodeStep* const encode_;
-  Picture picture_;
+  Picture picture_, mask_;
   std::vector<uint8_t> encoded_;
+  std::vector<float> numbers_;
 };
 
-ImageOp::ImageOp(StepRef step, std::vector<std::string> fields)
-    : steps_{{std::move(step), 0}}, fields_(std::move(fields)) {
-  const char* name = steps_.front().step->name();
-  if (fields_.empty()) throw Error(Code::kInvalidArgument, name, "fields is empty; name a leaf");
-  for (const std::string& field : fields_) (void)utf8_name(field, name);
-}
-
-std::string ImageOp::title() const { return title_of(*steps_.back().step, fields_); }
-
-std::vector<bool> ImageOp::chosen(const ElementSpec& in) const {
-  std::vector<bool> chosen(in.leaves().size());
-  for (const std::string& field : fields_) {
-    const auto leaf = in.find(field);
-    if (!leaf) {
-      throw Error(
-          Code::kInvalidArgument, steps_.front().step->name(),
-          "there is no field '" + field + "' in " + in.to_string() + "; name the images by fields");
-    }
-    chosen[*leaf] = true;
+ImageOp::ImageOp(StepRef step, Fields fields)
+    : steps_{{step, 0, title_of(*step, fields)}}, fields_(std::move(fields)) {
+  const char* name = step->name();
+  if (fields_.images.empty()) {
+    throw Error(Code::kInvalidArgument, name, "fields is empty; name a leaf");
   }
-  return chosen;
+  for (const auto* names : {&fields_.images, &fields_.masks, &fields_.boxes, &fields_.keypoints}) {
+    for (const std::string& field : *names) (void)utf8_name(field, name);
+  }
 }
 
-PictureSpec ImageOp::result_of(const Leaf& leaf) const {
+std::string ImageOp::title() const { return steps_.back().title; }
+
+std::vector<ImageOp::Part> ImageOp::parts(const ElementSpec& in) const {
+  const char* name = steps_.front().step->name();
+  std::vector<Part> parts(in.leaves().size());
+  auto choose = [&](const std::vector<std::string>& names, Part part) {
+    for (const std::string& field : names) {
+      const auto leaf = in.find(field);
+      if (!leaf) {
+        throw Error(Code::kInvalidArgument, name,
+                    "there is no field '" + field + "' in " + in.to_string() +
+                        "; name the images by fields");
+      }
+      if (parts[*leaf] != Part::kNone && parts[*leaf] != part) {
+        throw Error(Code::kInvalidArgument, name,
+                    "'" + field + "' is named as two of an image, a mask, boxes and keypoints");
+      }
+      parts[*leaf] = part;
+    }
+  };
+  choose(fields_.images, Part::kImage);
+  choose(fields_.masks, Part::kMask);
+  choose(fields_.boxes, Part::kBoxes);
+  choose(fields_.keypoints, Part::kKeypoints);
+  return parts;
+}
+
+PictureSpec ImageOp::result_of(const Leaf& leaf, Part part) const {
   PictureSpec spec = PictureSpec::of(leaf, steps_.front().step->name());
-  for (const Placed& placed : steps_) spec = placed.step->result(spec);
+  for (const Placed& placed : steps_) {
+    if (part == Part::kImage || placed.step->moves()) spec = placed.step->result(spec);
+  }
   return spec;
 }
 
+void ImageOp::check_numbers(const Leaf& leaf, Part part) const {
+  const int64_t least = part == Part::kBoxes ? 4 : 2;
+  const bool numbers = leaf.kind == LeafKind::kDense && leaf.dtype == DType::kFloat32;
+  if (numbers && !leaf.shape.empty() && (leaf.shape.back() < 0 || leaf.shape.back() >= least)) {
+    return;
+  }
+  throw Error(Code::kInvalidArgument, steps_.back().step->name(),
+              "'" + leaf.name + "' is " + std::string(name_of(leaf.dtype)) + " " +
+                  to_string(leaf.shape) +
+                  (part == Part::kBoxes ? "; boxes are float32 (n, 4): x0, y0, x1, y1"
+                                        : "; keypoints are float32 (n, 2): x, y"));
+}
+
+bool ImageOp::moves() const {
+  return std::ranges::any_of(steps_, [](const Placed& placed) { return placed.step->moves(); });
+}
+
 SpecRef ImageOp::result(const ElementSpec& in) const {
-  const std::vector<bool> chosen = this->chosen(in);
+  const std::vector<Part> parts = this->parts(in);
   std::vector<Leaf> leaves(in.leaves().begin(), in.leaves().end());
   for (size_t i = 0; i < leaves.size(); ++i) {
-    if (chosen[i]) leaves[i] = result_of(leaves[i]).leaf(leaves[i].name);
+    if (parts[i] == Part::kImage || parts[i] == Part::kMask) {
+      leaves[i] = result_of(leaves[i], parts[i]).leaf(leaves[i].name);
+    } else if (parts[i] != Part::kNone) {
+      check_numbers(leaves[i], parts[i]);
+    }
   }
   return std::make_shared<ElementSpec>(std::move(leaves), in.nest());
 }
 
 std::vector<std::optional<size_t>> ImageOp::passes(const ElementSpec& in) const {
-  const std::vector<bool> chosen = this->chosen(in);
-  std::vector<std::optional<size_t>> passes(chosen.size());
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    if (!chosen[i]) passes[i] = i;
+  const std::vector<Part> parts = this->parts(in);
+  std::vector<std::optional<size_t>> passes(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i] == Part::kNone) passes[i] = i;
   }
   return passes;
 }
 
 OpRef ImageOp::followed_by(uint32_t own, const Op& next, uint32_t operation) const {
   const auto* const other = dynamic_cast<const ImageOp*>(&next);
-  if (other == nullptr || other->fields_ != fields_) return nullptr;
+  if (other == nullptr || other->fields_.images != fields_.images) return nullptr;
   if (dynamic_cast<const EncodeStep*>(steps_.back().step.get()) != nullptr) return nullptr;
+  // Masks, boxes and keypoints follow every move of the pass.
+  const bool here = other->fields_.alone() && !other->moves();
+  if (other->fields_ != fields_ && !here && !(fields_.alone() && !moves())) return nullptr;
   std::vector<Placed> steps = steps_;
   if (steps.size() == 1) steps.front().operation = own;
   for (Placed placed : other->steps_) {
     placed.operation = operation;
     steps.push_back(std::move(placed));
   }
-  return OpRef(new ImageOp(std::move(steps), fields_));
+  return OpRef(new ImageOp(std::move(steps), here ? fields_ : other->fields_));
 }
 
 std::unique_ptr<OpRun> ImageOp::bind(SpecRef in, Context& context) const {
-  const std::vector<bool> chosen = this->chosen(*in);
-  std::vector<Run::Field> fields;
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    if (chosen[i]) fields.push_back({i, result_of(in->leaves()[i]).chw});
+  const std::vector<Part> parts = this->parts(*in);
+  const size_t leader = in->find(fields_.images.front()).value();
+  std::vector<Run::Field> images, followers;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i] == Part::kImage) {
+      images.push_back({i, parts[i], result_of(in->leaves()[i], parts[i]).chw, i == leader});
+    } else if (parts[i] != Part::kNone) {
+      followers.push_back({i, parts[i]});
+    }
   }
-  return std::make_unique<Run>(*this, std::move(fields), context);
+  return std::make_unique<Run>(*this, std::move(images), std::move(followers), context);
 }
 
 }  // namespace penstock::image

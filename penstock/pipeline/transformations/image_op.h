@@ -11,6 +11,7 @@
 #include "penstock/image/encode.h"
 #include "penstock/image/picture.h"
 #include "penstock/pipeline/stages/op.h"
+#include "penstock/pipeline/transformations/image_fields.h"
 
 namespace penstock::image {
 
@@ -42,6 +43,8 @@ class Step {
   virtual PictureSpec result(const PictureSpec& in) const = 0;
   // Error kInvalidArgument: it cannot be applied to this image.
   virtual void apply(Picture& picture, RandomStream& rng) const = 0;
+  // It may move pixels: masks, boxes and keypoints follow.
+  virtual bool moves() const { return false; }
 
  protected:
   // Error kInvalidArgument: the images are no pixels, or an operation that must be last was before.
@@ -90,8 +93,8 @@ class EncodeStep : public Step {
 // Steps on some leaves, one pass over each image.
 class ImageOp : public Op {
  public:
-  // Error kInvalidArgument: no fields.
-  ImageOp(StepRef step, std::vector<std::string> fields);
+  // Error kInvalidArgument: no fields, or one twice.
+  ImageOp(StepRef step, Fields fields);
 
   std::string title() const override;
   SpecRef result(const ElementSpec& in) const override;
@@ -104,19 +107,24 @@ class ImageOp : public Op {
   struct Placed {
     StepRef step;
     uint32_t operation = 0;  // keys its random numbers; 0: the stage's own
+    std::string title;
   };
+  enum class Part : uint8_t { kNone, kImage, kMask, kBoxes, kKeypoints };
   class Run;
-  ImageOp(std::vector<Placed> steps, std::vector<std::string> fields)
+  ImageOp(std::vector<Placed> steps, Fields fields)
       : steps_(std::move(steps)), fields_(std::move(fields)) {}
-  std::vector<bool> chosen(const ElementSpec& in) const;
-  PictureSpec result_of(const Leaf& leaf) const;
+  // What each leaf is to the operation.
+  std::vector<Part> parts(const ElementSpec& in) const;
+  PictureSpec result_of(const Leaf& leaf, Part part) const;
+  void check_numbers(const Leaf& leaf, Part part) const;
+  bool moves() const;
 
   std::vector<Placed> steps_;
-  std::vector<std::string> fields_;
+  Fields fields_;
 };
 
 template <class S, class... Arguments>
-OpRef step_op(std::vector<std::string> fields, Arguments&&... arguments) {
+OpRef step_op(Fields fields, Arguments&&... arguments) {
   return std::make_shared<ImageOp>(std::make_shared<S>(std::forward<Arguments>(arguments)...),
                                    std::move(fields));
 }

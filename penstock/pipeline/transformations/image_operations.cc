@@ -31,6 +31,7 @@ class SizedStep : public Step {
     out.width = width_;
     return out;
   }
+  bool moves() const override { return true; }
 
  protected:
   int height() const { return height_; }
@@ -143,6 +144,7 @@ class FlipStep : public Step {
     const bool vertical = rng.uniform() < vertical_;
     picture.flip(horizontal, vertical);
   }
+  bool moves() const override { return true; }
 
  private:
   double horizontal_, vertical_;
@@ -172,6 +174,7 @@ class PadStep : public Step {
   void apply(Picture& picture, RandomStream&) const override {
     picture.pad(border_.left, border_.top, border_.right, border_.bottom, value_);
   }
+  bool moves() const override { return true; }
 
  private:
   Border border_;
@@ -189,6 +192,7 @@ class TurnStep : public Step {
     return out;
   }
   void apply(Picture& picture, RandomStream&) const override { picture.turn(quarters_); }
+  bool moves() const override { return true; }
 
  private:
   int quarters_;

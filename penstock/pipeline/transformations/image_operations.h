@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/image/auto_augment.h"
 #include "penstock/image/colour.h"
 #include "penstock/image/encode.h"
 #include "penstock/image/keras_transform.h"
@@ -14,11 +15,12 @@
 #include "penstock/image/random_map.h"
 #include "penstock/image/warp.h"
 #include "penstock/pipeline/stages/op.h"
+#include "penstock/pipeline/transformations/image_fields.h"
 
 // Operations on images for Dataset::map. Immutable: any thread. An image is uint8, or float32 where
 // that is not refused, with the axes {height, width, channels}, or {height, width}. `fields`: names
-// of leaves; the others are passed on. Random numbers are keyed by seed, epoch, element and
-// operation; all fields of an operation get the same.
+// of leaves, which may be masks, boxes and keypoints, too; the others are passed on. Random numbers
+// are keyed by seed, epoch, element and operation; all fields of an operation get the same.
 //
 // Operations that follow each other in a chain and have the same fields are one pass over each
 // image: decoding knows the crop that follows, and only the result is written.
@@ -27,8 +29,6 @@
 // elements that they cannot be applied to, as far as these are known then. An image that is too
 // small for a crop fails with kInvalidArgument, one that cannot be decoded with kDataLoss.
 namespace penstock::image {
-
-using Fields = std::vector<std::string>;
 
 // A BMP, GIF (its first frame), JPEG, PGM, PNG, PPM or WebP, a byte string, as {height, width,
 // options.channels}.
@@ -74,9 +74,12 @@ OpRef autocontrast(double p = 1, Fields fields = {"image"});
 OpRef equalize(double p = 1, Fields fields = {"image"});
 OpRef sharpness(double factor, double p = 1, Fields fields = {"image"});  // 0 or more
 OpRef gamma(double gamma, double p = 1, Fields fields = {"image"});       // 0 or more
-// See penstock/image/rand_augment.h; borders are as `options` says.
+// See penstock/image/auto_augment.h; borders are as `options` says.
 OpRef rand_augment(int n = 2, int magnitude = 9, const WarpOptions& options = {},
                    Fields fields = {"image"});
+OpRef auto_augment(AugmentPolicy policy = AugmentPolicy::kImageNet, const WarpOptions& options = {},
+                   Fields fields = {"image"});
+OpRef trivial_augment_wide(const WarpOptions& options = {}, Fields fields = {"image"});
 
 // See penstock/image/blur.h. `size` is odd; sigma is uniform in its range. uint8.
 OpRef gaussian_blur(int size, const Range& sigma = {0.1, 2}, Fields fields = {"image"});

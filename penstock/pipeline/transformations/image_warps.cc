@@ -18,6 +18,7 @@ class WarpStep : public Step {
     check_pixels(in);
     return in;
   }
+  bool moves() const override { return true; }
 
  protected:
   std::string fill() const {

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidArgument
+from ..errors import DataLoss, InvalidArgument, NotFound, System
 from .nests import leaves_of, mapped
 from .remote import Identity, local_copy
 
@@ -85,7 +85,7 @@ class Hdf5Rows:
         self._opened = None
 
 
-def opened(file: Any, names: Any, operation: str) -> Any:
+def opened(file: Any, names: Any, operation: str, url: str | None = None) -> Any:
     """Return the open data sets of a file, in the nest of their names.
 
     Parameters
@@ -93,11 +93,16 @@ def opened(file: Any, names: Any, operation: str) -> Any:
     file : path, or open h5py.File or h5py.Group
     names : str, or tuple or dict of str
         Paths of data sets within the file.
+    url : str, optional
+        The file's name in errors, if `file` is the local copy of a URL's file.
 
     Raises
     ------
     InvalidArgument
         h5py is not installed; a name is not that of a data set.
+    DataLoss
+        The file is damaged, or no HDF5 file.
+    NotFound, System
     """
     try:
         import h5py
@@ -108,14 +113,27 @@ def opened(file: Any, names: Any, operation: str) -> Any:
             f"{names!r:.100}: give the name of a data set, or a tuple or dict of names", operation
         )
     if not isinstance(file, h5py.Group):
-        file = h5py.File(os.fspath(file), "r")
+        path = os.fspath(file)
+        place = url or os.fsdecode(path)
+        try:
+            file = h5py.File(path, "r")
+        except FileNotFoundError:
+            raise NotFound(f"no such file: {place}", operation) from None
+        except OSError as error:
+            if error.errno:
+                why = os.strerror(error.errno)
+                raise System(f"{place}: {why}", operation, error.errno) from None
+            raise DataLoss(
+                f"{place} is no HDF5 file, or its header is damaged: {error}", operation
+            ) from None
 
     def find(name: str) -> Any:
         found = file.get(name)
         if not isinstance(found, h5py.Dataset):
             there = ", ".join(sorted(file))
             raise InvalidArgument(
-                f"{file.file.filename} has no data set {name!r}; it has {there:.200}", operation
+                f"{url or file.file.filename} has no data set {name!r}; it has {there:.200}",
+                operation,
             )
         return found
 

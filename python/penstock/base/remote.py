@@ -380,7 +380,8 @@ def _persistently(url: str, place: str, call: Callable[[float], Any]) -> Any:
             if judged is not None:
                 raise judged from None
             cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-            why = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+            kind = type(cause).__name__
+            why = str(cause) if isinstance(cause, _Later) else f"{kind}: {cause}".removesuffix(": ")
     raise System(
         f"{url}{place}: {now.attempts} attempts failed, the last one: {why}. Is the server "
         "reachable? penstock.remote_files(timeout=, attempts=) gives it more time",

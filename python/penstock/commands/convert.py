@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..base.element_spec import TensorSpec
+from ..base.remote import without_query
 from ..dataset import Dataset
 from ..errors import Error, InvalidArgument
 from ..features import bytes as bytes_feature
@@ -291,7 +292,7 @@ def idx_rows(paths: list[str], skip: bool, kind: str) -> Rows:
 
 
 def _idx_column(path: str) -> str:
-    name = os.path.basename(path).removesuffix(".gz").removesuffix(".idx")
+    name = os.path.basename(without_query(path)).removesuffix(".gz").removesuffix(".idx")
     return name.rpartition("-idx")[0] or name.rpartition(".idx")[0] or name
 
 

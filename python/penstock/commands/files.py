@@ -140,7 +140,7 @@ def is_tar(path: str) -> bool:
 
 def is_parquet(path: str) -> bool:
     """Whether a file is a Parquet file, by its name."""
-    return path.lower().endswith((".parquet", ".pq"))
+    return without_query(path).lower().endswith((".parquet", ".pq"))
 
 
 def text_of(error: Exception) -> str:
@@ -228,7 +228,7 @@ def _results(passes: Sequence[tuple[str, Any, Future[Any]]]) -> Iterator[Survey]
 def _survey_of(path: str, found: dict[str, Any]) -> Survey:
     found["damage"] = [Damage(**place) for place in found["damage"]]
     found["features"] = {name: Feature(**feature) for name, feature in found["features"].items()}
-    return Survey(path, **found)
+    return Survey(_engine.without_secrets(path), **found)
 
 
 def looks_like(found: Survey) -> str:

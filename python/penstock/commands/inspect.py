@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from .. import _engine
 from . import bytes_text
 from .files import Feature, Survey, counted, find, is_tar, looks_like, surveys
 
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     paths = find(options.files)
     total = Survey(counted(len(paths), "file"))
     archives = Survey("")
-    width = max(len(path) for path in (*paths, total.path))
+    width = max(len(_engine.without_secrets(path)) for path in (*paths, total.path))
     each = []
     if not options.json:
         print(header(width))

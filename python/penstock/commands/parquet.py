@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from .. import _engine
+from ..base.remote import local_path
 from ..dataset.parquet import Footer, RowGroups
 from ..errors import DataLoss
 
@@ -41,13 +43,13 @@ class Pass:
         try:
             footer = Footer.read(self._path)
         except DataLoss as error:
-            size = os.path.getsize(self._path)
+            size = os.path.getsize(local_path(self._path))
             _lose(found, 0, 0, size, _why(error, self._path))
             return found | {"file_bytes": size}
         metadata = footer.metadata
         sizes = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         found |= {
-            "file_bytes": footer.stamp.size,
+            "file_bytes": footer.file_bytes,
             "records": metadata.num_rows,
             "columns": {field.name: str(field.type) for field in footer.schema},
             "row_groups": len(sizes),
@@ -97,4 +99,4 @@ def _lose(found: dict[str, Any], record: int, byte: int, size: int, why: str) ->
 
 
 def _why(error: Exception, place: str) -> str:
-    return str(error).removeprefix(place).lstrip(": ")
+    return str(error).removeprefix(_engine.without_secrets(place)).lstrip(": ")

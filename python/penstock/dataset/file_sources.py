@@ -13,7 +13,7 @@ from ..base.arguments import compression as compression_of
 from ..base.arguments import dtype_of, flag, integer, real, several, string, text
 from ..base.arguments import path as path_of
 from ..base.hdf5 import CACHE_BYTES, hdf5_call, opened, rows_of
-from ..base.remote import Identity, is_url, local_copy
+from ..base.remote import Identity, is_url, local_copy, without_query
 from ..errors import InvalidArgument
 from .arrow import column_names, fills_of
 from .chain import Chain
@@ -119,6 +119,9 @@ class FileSources(Chain):
         ------
         InvalidArgument
             h5py is not installed; there is no such data set; their numbers of rows differ.
+        DataLoss
+            The file is damaged, or no HDF5 file.
+        NotFound, System
 
         Notes
         -----
@@ -133,7 +136,7 @@ class FileSources(Chain):
         if isinstance(file, (str, bytes, os.PathLike)) and is_url(url := path_of(file, "hdf5")):
             file, identity = local_copy(url)
             copy_of = url, identity
-        nest = opened(file, datasets, "hdf5")
+        nest = opened(file, datasets, "hdf5", copy_of and copy_of[0])
         most = integer("cache_bytes", cache_bytes, 1, operation="hdf5")
         return of_hdf5(cls, nest, "hdf5", most, copy_of)
 
@@ -193,7 +196,7 @@ class FileSources(Chain):
         most = integer("cache_bytes", cache_bytes, 1, operation=operation)
         paths = [os.fsdecode(path) for path in _engine.glob_files(_paths(files, operation))]
         groups = RowGroups(footers_of(paths), names)
-        title = os.path.basename(paths[0])
+        title = os.path.basename(without_query(paths[0]))
         if len(paths) > 1:
             title += f" and {len(paths) - 1} more"
         fills = fills_of(groups.schema, nulls, operation)

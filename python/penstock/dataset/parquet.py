@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from .. import _engine
-from ..errors import DataLoss, InvalidArgument, NotFound, System
+from ..base.remote import is_url, local_copy
+from ..errors import DataLoss, Error, InvalidArgument, NotFound, System
 
 # Files whose footers are read at a time.
 _FOOTERS = 16
+# Of fetching a copy that is removed before it is opened.
+_ATTEMPTS = 5
 # Row groups of at least so many bytes are also decoded by several of pyarrow's threads. For smaller
 # ones, handing the columns over takes longer than decoding them.
 _SHARED_BYTES = 16 << 20
@@ -38,7 +42,7 @@ def pyarrow_parquet(operation: str) -> Any:
 class Stamp:
     """What tells whether a file is the one that it was."""
 
-    size: int
+    size: int  # of a URL's file the two numbers of its version
     modified_ns: int
 
     @classmethod
@@ -63,12 +67,39 @@ class Stamp:
         return cls(about.st_size, about.st_mtime_ns)
 
 
+def _read(path: str, stamp: Stamp | None, read: Callable[[str, Stamp], Any]) -> Any:
+    """The result of `read(path, stamp)`; of a URL, of the path of its local copy.
+
+    Parameters
+    ----------
+    stamp : Stamp, optional
+        The version of a URL's file that is wanted. None: the newest.
+
+    Raises
+    ------
+    DataLoss
+        The server has another version by now.
+    NotFound, System
+    """
+    if not is_url(path):
+        return read(path, Stamp.of(path))
+    wanted = None if stamp is None else (stamp.size, stamp.modified_ns)
+    for attempt in range(_ATTEMPTS):
+        local, identity = local_copy(path, wanted)
+        try:
+            return read(local, Stamp(*identity))
+        except FileNotFoundError:  # removed to make room for other copies
+            if attempt == _ATTEMPTS - 1:
+                raise
+
+
 @dataclass(frozen=True)
 class Footer:
     """A file's footer."""
 
     path: str
     stamp: Stamp
+    file_bytes: int
     metadata: Any  # pyarrow.parquet.FileMetaData
     schema: Any  # pyarrow.Schema
 
@@ -83,11 +114,15 @@ class Footer:
         NotFound, System
         """
         pq = pyarrow_parquet("parquet")
-        stamp = Stamp.of(path)
+
+        def read(local: str, stamp: Stamp) -> Footer:
+            with pq.ParquetFile(local) as file:
+                size = os.path.getsize(local)
+                return cls(path, stamp, size, file.metadata, file.schema_arrow)
+
         try:
-            with pq.ParquetFile(path) as file:
-                return cls(path, stamp, file.metadata, file.schema_arrow)
-        except MemoryError:
+            return cast(Footer, _read(path, None, read))
+        except (Error, MemoryError):
             raise
         except Exception as error:
             raise DataLoss(
@@ -173,19 +208,23 @@ class RowGroups:
         file, group, _, size = self.groups[number]
         path = self.paths[file]
         shared = size >= _SHARED_BYTES
-        if Stamp.of(path) != self._stamps[file]:
-            raise DataLoss(
-                f"{path} changed since this Dataset was made: make the Dataset again", "parquet"
-            )
-        try:
+
+        def read(local: str, stamp: Stamp) -> Any:
+            if stamp != self._stamps[file]:
+                raise DataLoss(
+                    f"{path} changed since this Dataset was made: make the Dataset again", "parquet"
+                )
             metadata = self._footers.get(file)
             with pq.ParquetFile(
-                path, metadata=metadata, pre_buffer=shared, page_checksum_verification=True
+                local, metadata=metadata, pre_buffer=shared, page_checksum_verification=True
             ) as opened:
                 if metadata is None:
                     self._footers[file] = opened.metadata
                 return opened.read_row_group(group, columns=self._read, use_threads=shared)
-        except MemoryError:
+
+        try:
+            return _read(path, self._stamps[file], read)
+        except (Error, MemoryError):
             raise
         except Exception as error:
             raise DataLoss(f"{path}, row group {group}: {error}", "parquet") from None

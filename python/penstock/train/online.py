@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +24,7 @@ from .mqtt import MqttClient
 from .online_models import model_of
 from .online_results import results_of
 from .online_snapshot import read_snapshot, write_snapshot
+from .online_view import View
 from .online_windows import Message, Windows
 from .rows import array_of
 
@@ -28,6 +32,7 @@ __all__ = ["Message", "Online", "OnlineStep"]
 
 _FLUSHES = {"always": 0, "never": -1}
 _POLL_NS = 100_000_000
+_FACTS = ("received", "replayed", "duplicates", "spooled", "malformed", "trained")  # of a report
 
 
 class OnlineStep(NamedTuple):
@@ -218,6 +223,7 @@ class Online(Closing):
         self._feed_error: BaseException | None = None
         self._started: float | None = None
         self._recent: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=64)
+        self._losses: deque[float] = deque(maxlen=64)
         self._snapshot_at = self._published_at = time.monotonic()
         self._snapshot_batch = self._batches
         self._closed = False
@@ -226,32 +232,48 @@ class Online(Closing):
     def __iter__(self) -> Iterator[OnlineStep]:
         """Yield an `OnlineStep` for each batch until the source ends or `stop` is called."""
         self._start()
-        while not self._stop.is_set():
-            if self._pending is None and not self._take():
-                if self._queue.finished:
-                    break
-                continue
-            done = self._step()
-            self._tick()
-            if done is not None:
-                yield done
+        try:
+            while not self._stop.is_set():
+                if self._pending is None and not self._take():
+                    if self._queue.finished:
+                        break
+                    continue
+                done = self._step()
+                self._tick()
+                if done is not None:
+                    yield done
+        finally:
+            self._stop.clear()
         if self._feed_error is not None:
             error, self._feed_error = self._feed_error, None
             raise error
 
-    def run(self, steps: int | None = None) -> None:
+    def run(self, steps: int | None = None, watch: bool = False) -> None:
         """Run until the source ends, `stop` is called, or after so many batches.
 
         May be called again, also after an error of the model or of ``prepare``: the batch that was
         not trained on is tried again. Makes a snapshot before it returns.
+
+        Parameters
+        ----------
+        steps : int, optional
+            The most batches.
+        watch : bool
+            Show rates, ages, batch sizes and the loss meanwhile; also the last prediction if it is
+            a number, and the truth if the batch is a pair ``(x, y)``. On a terminal the view is
+            redrawn in place, elsewhere it is a line each second.
         """
         most = None if steps is None else integer("steps", steps, 0, operation="Online")
         done = 0
-        if most != 0:
-            for _ in self:
-                done += 1
-                if done == most:
-                    break
+        view = View(self.stats) if watch else None
+        with view or contextlib.nullcontext():
+            if most != 0:
+                for step in self:
+                    if view is not None:
+                        view.seen(step)
+                    done += 1
+                    if done == most:
+                        break
         self.snapshot()
 
     def snapshot(self) -> None:
@@ -275,8 +297,27 @@ class Online(Closing):
         self._snapshot_batch = self._batches
 
     def stop(self) -> None:
-        """End `run` after the batch it is at. Any thread, also a signal handler."""
+        """End `run` after the batch it is at, or as soon as it begins. Any thread, also a signal
+        handler."""
         self._stop.set()
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write one self-contained HTML page: rates, ages and batch sizes over time, and whether
+        the model keeps up.
+
+        Raises
+        ------
+        OSError
+            The file could not be written.
+        """
+        facts = {name: f"{value:,}" for name, value in self.stats().items() if name in _FACTS}
+        page = self._queue.report_html(name_of(self._source), self._max_batch, list(facts.items()))
+        Path(path).write_text(page, encoding="utf-8")
+
+    def analysis(self) -> dict[str, Any]:
+        """Return whether the model keeps up, and what to change, from the counters so far."""
+        result: dict[str, Any] = self._queue.analysis(self._max_batch)
+        return result
 
     def close(self) -> None:
         """Stop the source, and close the log. Messages that are queued are in the spool, or were
@@ -298,14 +339,16 @@ class Online(Closing):
         dict
             Messages: ``received``, ``spooled``, ``replayed`` (read from the log after a restart),
             ``duplicates`` (redelivered ones), ``dropped``, ``malformed``, ``predicted``,
-            ``trained``, ``queued``, ``queued_bytes``. ``batches``, ``batch_size`` (mean), ``rate``
-            (messages trained per second, lately). ``age_p50``, ``age_p99``, ``age_max``: seconds
-            from receipt to prediction. ``torn_bytes``: cut off the log's end when it was opened.
-            ``offset``: the next message. ``source``: what the source tells, or {}.
-            ``malformed``, ``predicted``, ``trained`` and ``batches`` go on across restarts.
+            ``trained``, ``queued``, ``queued_bytes``. ``batches``, ``batch_size`` (mean),
+            ``largest_batch``, ``batch_sizes`` (a dict of the number of batches with 1, 2 to 3, 4 to
+            7, ... messages, by the least of these), ``rate`` (messages trained per second, lately),
+            ``loss`` (mean of the last 64 batches; NaN: none). ``age_p50``, ``age_p99``,
+            ``age_max``: seconds from receipt to prediction. ``torn_bytes``: cut off the log's end
+            when it was opened. ``offset``: the next message. ``source``: what the source tells, or
+            {}. ``malformed``, ``predicted``, ``trained`` and ``batches`` go on across restarts.
         """
         counts: dict[str, Any] = self._queue.counts()
-        recent = list(self._recent)
+        recent, losses = list(self._recent), list(self._losses)
         (begin, before), (end, after) = recent[0], recent[-1]
         counts["source"] = json.loads(counts["source"] or "{}")
         return {
@@ -316,6 +359,7 @@ class Online(Closing):
             "batches": self._batches,
             "batch_size": self._trained / self._batches if self._batches else 0.0,
             "rate": (after - before) / (end - begin) if end > begin else 0.0,
+            "loss": sum(losses) / len(losses) if losses else math.nan,
             "offset": self._offset,
         }
 
@@ -332,7 +376,6 @@ class Online(Closing):
     def _start(self) -> None:
         if self._closed:
             raise InvalidArgument("this Online is closed; make another", "Online")
-        self._stop.clear()
         if self._started is not None:
             return
         self._started = time.monotonic()
@@ -391,6 +434,7 @@ class Online(Closing):
         self._pass(offset, count, malformed)
         self._batches += 1
         self._recent.append((time.monotonic(), self._trained))
+        self._losses.append(loss)
         done = OnlineStep(kept, inputs, predictions, loss, ages, offset)
         self._results.put(done)
         return done
