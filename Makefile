@@ -1,5 +1,5 @@
 # Every verb does its own set-up; what is done is remembered in $(VENV)/stamps.
-#   make demo         train on real images, fed in five ways, and in six ways that do not wait (about three minutes)
+#   make demo         train on real images, fed in five ways, and in seven ways that do not wait (about three minutes)
 #   make test         all fast tests, C++ and Python            make test-slow    sanitizers, faults
 #   make test-soak    soaks, whole grids, long fuzzing (not in CI)
 #   make lint, format style and types

@@ -157,6 +157,42 @@ def redis_end(server: subprocess.Popen[bytes]) -> None:
     server.wait()
 
 
+class Mosquitto:
+    """An MQTT broker on loopback that keeps all messages in memory; a context manager."""
+
+    def __init__(self, where: Path) -> None:
+        import shutil
+        import socket
+        import time
+
+        program = shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")
+        if program is None:
+            raise ImportError("mosquitto is a package of that name")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        settings = where / "mosquitto.conf"
+        settings.write_text(
+            f"listener {self.port} 127.0.0.1\nallow_anonymous true\nlog_dest none\n"
+            "max_queued_messages 0\nmax_inflight_messages 1000\nset_tcp_nodelay true\n"
+        )
+        self._process = subprocess.Popen([program, "-c", str(settings)], stderr=subprocess.DEVNULL)
+        for _ in range(500):
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.01)
+        raise RuntimeError(f"mosquitto does not listen at port {self.port}")
+
+    def __enter__(self) -> Mosquitto:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
 _RAY: dict[str, Any] = {
     "namespace": "bench",
     "log_to_driver": False,

@@ -64,6 +64,8 @@ python_packages() {
 
 check_test() {
   compiles '#include <gtest/gtest.h>' || want libgtest-dev
+  PATH=$PATH:/usr/sbin command -v mosquitto >/dev/null || want mosquitto
+  command -v openssl >/dev/null || want openssl
 }
 
 # A browser that can load a page without a display, for the test that looks at report.html.
@@ -76,8 +78,11 @@ check_report() {
 }
 
 # Redis: its server goes by several names, of which this package has one and starts nothing.
+# libmosquitto: for the peers that are written in C.
 check_bench() {
   command -v redis-server >/dev/null || command -v redis-check-rdb >/dev/null || want redis-tools
+  PATH=$PATH:/usr/sbin command -v mosquitto >/dev/null || want mosquitto
+  compiles '#include <mosquitto.h>' || want libmosquitto-dev
 }
 
 check_docs() {

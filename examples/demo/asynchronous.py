@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "train"
+MOSQUITTO_FOLDERS = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
 
 
 def said(name: str, *arguments: str) -> str:
@@ -64,6 +67,14 @@ def actors() -> str:
     return f"a pole balanced for {first} steps, after 60 updates for {last} of 200"
 
 
+def online() -> str:
+    if importlib.util.find_spec("torch") is None:
+        return "not run: it needs torch"
+    if shutil.which("mosquitto", path=MOSQUITTO_FOLDERS) is None:
+        return "not run: it needs mosquitto"
+    return found(r"[\d,]+ values by MQTT.*", said("mqtt_lstm.py", "4"))
+
+
 def loop() -> str:
     return found(r"N = 20: .*", said("loop.py", "1", "20"))
 
@@ -82,6 +93,7 @@ ROWS: dict[str, Callable[[], str]] = {
     "population": population,
     "server": server,
     "actors": actors,
+    "online": online,
     "loop": loop,
     "predict": predict,
 }

@@ -24,13 +24,11 @@ void require_file(bool loaded, const char* what, const std::string& path) {
               std::string("cannot use ") + what + " " + path + ": " + openssl_reason());
 }
 
-}  // namespace
+using Context = std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)>;
 
-TlsClient::TlsClient(int fd, const std::string& host, const TlsClientOptions& options)
-    : host_(host),
-      context_(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free),
-      ssl_(nullptr, &SSL_free) {
-  SSL_CTX* context = context_.get();
+Context make_context(const TlsClientOptions& options) {
+  Context owner(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free);
+  SSL_CTX* context = owner.get();
   if (context == nullptr || SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) != 1) {
     throw Error(Code::kSystem, kTlsClient, "OpenSSL cannot start: " + openssl_reason());
   }
@@ -49,7 +47,15 @@ TlsClient::TlsClient(int fd, const std::string& host, const TlsClientOptions& op
     require_file(SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) == 1,
                  "the private key", key);
   }
-  ssl_.reset(SSL_new(context));
+  return owner;
+}
+
+}  // namespace
+
+void check_files(const TlsClientOptions& options) { make_context(options); }
+
+TlsClient::TlsClient(int fd, const std::string& host, const TlsClientOptions& options)
+    : host_(host), context_(make_context(options)), ssl_(SSL_new(context_.get()), &SSL_free) {
   // A host name is checked as one, and an address as one.
   X509_VERIFY_PARAM* verify = ssl_ == nullptr ? nullptr : SSL_get0_param(ssl_.get());
   if (verify == nullptr || SSL_set_fd(ssl_.get(), fd) != 1 ||

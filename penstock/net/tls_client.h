@@ -18,6 +18,9 @@ struct TlsClientOptions {
   std::string key;          // its private key (PEM)
 };
 
+// Error kInvalidArgument: a file cannot be read, or is not what it should be.
+void check_files(const TlsClientOptions& options);
+
 // The client's end of TLS 1.2 or 1.3 over a non-blocking socket, to a server with a certificate for
 // its host name. Connections of penstock's own processes use a shared secret instead (tls.h).
 //

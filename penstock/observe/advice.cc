@@ -74,6 +74,18 @@ void recommend_workers(const Snapshot& snapshot, Analysis& a) {
   a.recommendations.push_back(std::move(advice));
 }
 
+void recommend_for_live(const Snapshot& snapshot, Analysis& a) {
+  if (a.bottleneck != Bottleneck::kConsumer) return;
+  if (snapshot.live->largest_batch == snapshot.batch_size) {
+    a.recommendations.push_back(
+        "Raise max_batch: there were batches of " + plural(snapshot.batch_size, "message") +
+        ", the most that it allows, and a message of a larger batch usually costs less.");
+  }
+  a.recommendations.push_back(
+      "Make the model's step cheaper, or let the model see fewer messages: windows with a larger "
+      "step, or when_full=\"drop_oldest\" with a small max_queue, which bounds the ages.");
+}
+
 void recommend_inline(const Snapshot& snapshot, Analysis& a) {
   auto& out = a.recommendations;
   if (a.work_ms < kHandOverCostMs) {
@@ -222,6 +234,7 @@ const StageTime* slowest_inline(const Analysis& a) {
 bool avoidable(CopyReason reason) { return remedy_of(reason) != nullptr; }
 
 void recommend(const Snapshot& snapshot, Analysis& a) {
+  if (snapshot.live) return recommend_for_live(snapshot, a);
   const uint64_t workers = snapshot.workers.size();
   const uint64_t active = snapshot.active_workers == 0 ? workers : snapshot.active_workers;
   auto& out = a.recommendations;

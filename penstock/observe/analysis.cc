@@ -62,9 +62,17 @@ Bottleneck find_inline(const Analysis& a) {
   return a.steady_wait_share < kNegligibleShare ? Bottleneck::kConsumer : Bottleneck::kUser;
 }
 
+// A busy model keeps up as long as its batches can grow.
+Bottleneck find_live(const LiveSnapshot& live, uint64_t max_batch, const Analysis& a) {
+  const bool busy = a.wait_share < kNegligibleShare;
+  if (live.dropped > 0 || (busy && live.largest_batch >= max_batch)) return Bottleneck::kConsumer;
+  return busy ? Bottleneck::kBalanced : Bottleneck::kSource;
+}
+
 Bottleneck find_bottleneck(const Snapshot& snapshot, const Analysis& a) {
   const ConsumerFigures& c = snapshot.consumer;
   if (c.delivered == 0 || c.wait_ns + c.busy_ns == 0) return Bottleneck::kUnknown;
+  if (snapshot.live) return find_live(*snapshot.live, snapshot.batch_size, a);
   if (is_inline(snapshot)) return find_inline(a);
   const double idle = a.wait_ticket_share + a.wait_slot_share;
   if (a.steady_wait_share < kNegligibleShare) {
@@ -99,7 +107,23 @@ std::string inline_verdict(const Snapshot& snapshot, const Analysis& a) {
          " of that is the stage " + stage->name + ".";
 }
 
+std::string live_verdict(const Snapshot& snapshot, const Analysis& a) {
+  const LiveSnapshot& live = *snapshot.live;
+  if (a.bottleneck == Bottleneck::kUnknown) return "No message has been trained on.";
+  const std::string waited = "The model waited for messages " + percent(a.wait_share) +
+                             " of the time; half of them were predicted within " +
+                             millis(static_cast<double>(live.ages.quantile_ns(0.5)) / 1e6);
+  if (a.bottleneck != Bottleneck::kConsumer)
+    return waited + ": the model keeps up with the stream.";
+  if (live.dropped == 0) return waited + ": the training step is the bottleneck.";
+  const double share = ratio(static_cast<double>(live.dropped), static_cast<double>(live.received));
+  return waited +
+         ". Messages come faster than the model learns, at least at times: " + percent(share) +
+         " of them were dropped.";
+}
+
 std::string verdict_of(const Snapshot& snapshot, const Analysis& a) {
+  if (snapshot.live) return live_verdict(snapshot, a);
   const uint64_t workers = snapshot.workers.size();
   const bool apart = a.wait_share - a.steady_wait_share > 0.01;
   const std::string waited = "The model waited " + percent(a.steady_wait_share) + " of the time" +
@@ -206,7 +230,8 @@ Analysis analyse(const Snapshot& snapshot) {
     return StageTime{std::move(name), ns, ratio(total, of_ns), ratio(total / 1e6, batches)};
   };
   const auto delivered = static_cast<double>(c.delivered);
-  a.consumer_stages = {stage("waiting for a batch", c.wait_ns, consumer_ns, delivered),
+  a.consumer_stages = {stage(snapshot.live ? "waiting for messages" : "waiting for a batch",
+                             c.wait_ns, consumer_ns, delivered),
                        stage("training step", c.busy_ns, consumer_ns, delivered)};
   a.worker_stages = {stage("user code", w.busy_ns - hand_over_ns, worker_ns, made),
                      stage(std::string(kHandOverStage), hand_over_ns, worker_ns, made),

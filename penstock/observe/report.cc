@@ -100,6 +100,33 @@ Json chain_json(const std::vector<StageTime>& times, const std::vector<StageSnap
   return rows;
 }
 
+// history: [[begin, end, batches, messages, largest batch, mean age, longest age], ...], times in
+// microseconds. sizes: [[the least messages, batches], ...].
+Json live_json(const LiveSnapshot& live, uint64_t zero_ns) {
+  const auto age = [&](double share) { return micros(live.ages.quantile_ns(share), 0); };
+  Json out = {{"received", live.received},
+              {"dropped", live.dropped},
+              {"queued", live.queued},
+              {"largest_batch", live.largest_batch},
+              {"age_p50", age(0.5)},
+              {"age_p99", age(0.99)},
+              {"age_max", micros(live.ages.longest_ns(), 0)},
+              {"sizes", Json::array()},
+              {"history", Json::array()}};
+  for (size_t i = 0; i < live.batch_sizes.size(); ++i) {
+    if (live.batch_sizes[i] != 0) {
+      out["sizes"].push_back(Json::array({uint64_t{1} << i, live.batch_sizes[i]}));
+    }
+  }
+  for (const LiveInterval& at : live.history) {
+    out["history"].push_back(Json::array(
+        {micros(at.begin_ns, zero_ns), micros(at.end_ns, zero_ns), at.batches, at.messages,
+         at.largest_batch, micros(at.sum_age_ns / std::max<uint64_t>(at.messages, 1), 0),
+         micros(at.longest_age_ns, 0)}));
+  }
+  return out;
+}
+
 Json analysis_json(const Analysis& a) {
   return {{"bottleneck", name_of(a.bottleneck)},
           {"verdict", a.verdict},
@@ -157,6 +184,7 @@ Json page_data(const Snapshot& snapshot) {
   for (const DepthSample& sample : snapshot.depth) {
     data["depth"].push_back(Json::array({micros(sample.at_ns, zero), sample.depth}));
   }
+  data["live"] = snapshot.live ? live_json(*snapshot.live, zero) : Json();
   data["losses"] = Json::array();
   const size_t listed = std::min(snapshot.losses.size(), kMaxLosses);
   for (size_t i = 0; i < listed; ++i) {

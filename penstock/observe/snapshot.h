@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "penstock/observe/counters.h"
+#include "penstock/observe/latency_histogram.h"
+#include "penstock/observe/live.h"
 #include "penstock/observe/trace.h"
 
 namespace penstock {
@@ -48,6 +51,18 @@ inline std::vector<StageSnapshot> stages_of(const StageFigures& figures,
   return stages;
 }
 
+// What a live stream has beside the consumer's figures, whose batches are those that were taken
+// from the queue, and whose samples are messages.
+struct LiveSnapshot {
+  uint64_t received = 0;
+  uint64_t dropped = 0;
+  uint64_t queued = 0;    // now
+  LatencyHistogram ages;  // of messages, when their predictions were made
+  BatchSizes batch_sizes{};
+  uint64_t largest_batch = 0;
+  std::vector<LiveInterval> history;
+};
+
 // A copy of all counters and traces of a feed at one moment: plain values, no pointers into the
 // feed. Reports, analysis and stats() are made from a snapshot alone.
 struct Snapshot {
@@ -69,6 +84,7 @@ struct Snapshot {
   std::vector<StageSnapshot> stages;         // of the workers' chain
   std::vector<StageSnapshot> stream_stages;  // run by one thread, ahead of the workers
   std::vector<DepthSample> depth;
+  std::optional<LiveSnapshot> live;  // of a live stream, which has no workers
   std::vector<LostItem> losses;
   uint64_t losses_left_out = 0;  // further losses, not listed
 };

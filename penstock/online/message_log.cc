@@ -14,6 +14,7 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/io/crc32c.h"
+#include "penstock/io/posix_files.h"
 
 namespace penstock::online {
 namespace {
@@ -26,6 +27,7 @@ constexpr uint64_t kFields = 1 + 1 + 2 + 4 + 8;   // kind, zero, packet id, topi
 constexpr uint64_t kWriteAt = uint64_t{1} << 20;  // bytes that wait for no flush to be written
 constexpr uint64_t kMaxRecord = uint64_t{1} << 30;
 constexpr char kMessage = 1, kIds = 2;
+constexpr uint64_t kRecentIds = 32'768;
 
 template <class T>
 void put_number(std::string& to, T value) {
@@ -65,9 +67,10 @@ std::string path_of(const std::string& folder, uint64_t first) {
   throw Error::from_errno(errno, "spool", text);
 }
 
-void sync_folder(const std::string& folder) {
-  const os::Fd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || fsync(fd.get()) != 0) system_error("cannot flush the folder " + folder);
+// The next push_back() does not throw.
+template <class T>
+void make_room(std::vector<T>& in) {
+  if (in.size() == in.capacity()) in.reserve(std::max<size_t>(64, 2 * in.size()));
 }
 
 // Appends a record: a prefix, then `body` written by the caller.
@@ -83,12 +86,68 @@ bool record_is_whole(const char* prefix, std::string_view body) {
   return masked(crc_of(body, crc_of({prefix, 4}))) == number_at<uint32_t>(prefix + 4);
 }
 
-// Whether a body with a valid checksum has a form that this log writes.
-bool is_sound(std::string_view body) {
+// Whether a body of this length, which begins with `body`, has a form that this log writes.
+bool is_sound(std::string_view body, uint64_t length) {
   if (body.empty()) return false;
-  if (body[0] == kIds) return (body.size() - 1) % 6 == 0;
+  if (body[0] == kIds) return (length - 1) % 6 == 0;
   return body[0] == kMessage && body.size() >= kFields &&
-         number_at<uint32_t>(body.data() + 4) <= body.size() - kFields;
+         number_at<uint32_t>(body.data() + 4) <= length - kFields;
+}
+
+// Reads bytes [at, at + count) of a file, or up to its end.
+std::string read_at(int fd, uint64_t at, uint64_t count, const std::string& path) {
+  std::string bytes(count, '\0');
+  for (size_t got = 0; got < count;) {
+    const ssize_t some = pread(fd, bytes.data() + got, count - got, static_cast<off_t>(at + got));
+    if (some < 0 && errno == EINTR) continue;
+    if (some < 0) system_error("cannot read " + path);
+    if (some == 0) bytes.resize(got), count = got;
+    got += static_cast<size_t>(some);
+  }
+  return bytes;
+}
+
+// A power loss can leave a sector of unflushed bytes unwritten, with written ones behind it.
+bool has_unwritten_sector(int fd, uint64_t begin, uint64_t end, const std::string& path) {
+  constexpr uint64_t kSector = 512;
+  for (uint64_t at = (begin + kSector - 1) / kSector * kSector; at + kSector <= end;) {
+    const std::string bytes =
+        read_at(fd, at, std::min<uint64_t>((end - at) / kSector * kSector, 1 << 20), path);
+    if (bytes.empty()) return false;
+    for (size_t i = 0; i + kSector <= bytes.size(); i += kSector) {
+      const std::string_view sector = std::string_view(bytes).substr(i, kSector);
+      if (sector.find_first_not_of('\0') == sector.npos) return true;
+    }
+    at += bytes.size();
+  }
+  return false;
+}
+
+// Whether the bytes at `begin`, where no whole record is, are damage: flushed messages follow. A
+// crash leaves a torn end instead, with no whole message behind it but across unwritten sectors.
+bool whole_message_follows(int fd, uint64_t begin, uint64_t size, const std::string& path) {
+  constexpr uint64_t kStep = 1 << 20;
+  // Bytes to checksum: a payload may look like many records.
+  uint64_t budget = 2 * (size - begin) + (64 << 20);
+  for (uint64_t from = begin + 1; from + kPrefix + kFields <= size; from += kStep) {
+    const std::string bytes =
+        read_at(fd, from, std::min(kStep + kPrefix + kFields, size - from), path);
+    for (size_t i = 0; i < kStep && i + kPrefix + kFields <= bytes.size(); ++i) {
+      const char* record = bytes.data() + i;
+      const uint64_t length = number_at<uint32_t>(record);
+      const std::string_view fields(record + kPrefix, kFields);
+      if (fields[0] != kMessage || fields[1] != 0) continue;
+      if (length < kFields || from + i + kPrefix + length > size) continue;
+      if (!is_sound(fields, length)) continue;
+      if (length > budget) return false;
+      budget -= length;
+      const std::string whole = read_at(fd, from + i, kPrefix + length, path);
+      if (whole.size() < kPrefix + length) continue;
+      if (!record_is_whole(whole.data(), std::string_view(whole).substr(kPrefix))) continue;
+      return !has_unwritten_sector(fd, begin, from + i, path);
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -98,30 +157,67 @@ uint32_t RecentIds::checksum(std::string_view topic, std::span<const std::byte> 
 }
 
 bool RecentIds::seen(const Message& message, uint32_t crc) const {
-  if (!message.duplicate || message.packet_id == 0) return false;
-  const auto found = crcs_.find(message.packet_id);
-  return found != crcs_.end() && found->second == crc;
+  if (!message.duplicate) return false;
+  const auto found = noted_.find(message.packet_id);
+  return found != noted_.end() && found->second.crc == crc &&
+         count_ - found->second.number < kRecentIds;
+}
+
+void RecentIds::note(Id id) {
+  if (id.packet_id != 0) noted_[id.packet_id] = {id.crc, ++count_};
+}
+
+std::vector<RecentIds::Id> RecentIds::in_order() const {
+  std::vector<std::pair<uint64_t, Id>> ids;
+  for (const auto& [id, noted] : noted_) {
+    if (count_ - noted.number < kRecentIds) ids.push_back({noted.number, {id, noted.crc}});
+  }
+  std::ranges::sort(ids, {}, [](const auto& each) { return each.first; });
+  std::vector<Id> ordered;
+  for (const auto& [number, id] : ids) ordered.push_back(id);
+  return ordered;
 }
 
 MessageLog::MessageLog(LogOptions options, Tokens spooled)
     : options_(std::move(options)), hand_over_(std::move(spooled)) {
   open();
-  thread_ = std::thread([this] { run(); });
+  writer_->thread = std::thread([this] { run(); });
+  try {
+    watch_forks();
+  } catch (...) {
+    close();
+    throw;
+  }
 }
 
-MessageLog::~MessageLog() { close(); }
+MessageLog::~MessageLog() {
+  ignore_forks();
+  close();
+  if (inherited_.load()) (void)writer_.release();
+}
+
+void MessageLog::after_fork_in_child() noexcept {
+  inherited_.store(true);
+  lock_.reset();  // or the folder stays locked after the parent's end
+  mutex_.unlock();
+}
+
+void MessageLog::check_process() const {
+  if (!inherited_.load()) return;
+  throw Error(Code::kInvalidArgument, "spool",
+              options_.folder + " is used by the process that this one was forked from");
+}
 
 void MessageLog::close() {
-  if (!thread_.joinable()) return;
+  if (inherited_.load() || !writer_->thread.joinable()) return;
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
-  thread_.join();
+  writer_->changed.notify_all();
+  writer_->thread.join();
   std::lock_guard lock(mutex_);
-  if (!error_) error_.emplace(Code::kClosed, "spool", options_.folder + " was closed");
-  fd_.reset();
+  writer_->fd.reset();
   lock_.reset();
 }
 
@@ -162,15 +258,15 @@ void MessageLog::open() {
     unlink(segments_.back().path.c_str());
     segments_.pop_back();
   }
-  opened_ids_ = ids_;
+  opened_ids_ = writer_->ids;
   if (!segments_.empty()) {
     appended_ = written_ = spooled_ = synced_ = sync_until_ = segments_.back().end;
-    fd_ = os::Fd(::open(segments_.back().path.c_str(), O_WRONLY | O_CLOEXEC));
-    if (!fd_) system_error("cannot open " + segments_.back().path);
-    if (ftruncate(fd_.get(), static_cast<off_t>(segments_.back().bytes)) != 0) {
+    writer_->fd = os::Fd(::open(segments_.back().path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!writer_->fd) system_error("cannot open " + segments_.back().path);
+    if (ftruncate(writer_->fd.get(), static_cast<off_t>(segments_.back().bytes)) != 0) {
       system_error("cannot cut off the torn end of " + segments_.back().path);
     }
-    if (fdatasync(fd_.get()) != 0) system_error("cannot flush " + segments_.back().path);
+    if (fdatasync(writer_->fd.get()) != 0) system_error("cannot flush " + segments_.back().path);
   }
 }
 
@@ -213,23 +309,27 @@ void MessageLog::scan(Segment& segment, bool last) {
     const char* record = read_to(next, kPrefix + length);
     if (record == nullptr) break;
     const std::string_view body(record + kPrefix, length);
-    if (!record_is_whole(record, body) || !is_sound(body)) break;
+    if (!record_is_whole(record, body) || !is_sound(body, length)) break;
     if (body[0] == kMessage) {
       ++segment.end;
-      ids_.note(number_at<uint16_t>(body.data() + 2), crc_of(body.substr(kFields)));
+      writer_->ids.note({number_at<uint16_t>(body.data() + 2), crc_of(body.substr(kFields))});
     } else {
       for (size_t i = 1; i < body.size(); i += 6) {
-        ids_.note(number_at<uint16_t>(body.data() + i), number_at<uint32_t>(body.data() + i + 2));
+        writer_->ids.note(
+            {number_at<uint16_t>(body.data() + i), number_at<uint32_t>(body.data() + i + 2)});
       }
     }
     next += kPrefix + length;
   }
   segment.bytes = next;
   if (next == size) return;
-  if (!last) {
+  if (!last || whole_message_follows(fd.get(), next, size, segment.path)) {
     throw Error(Code::kDataLoss, "spool",
-                segment.path + ", byte " + std::to_string(next) + ": a damaged message (number " +
-                    std::to_string(segment.end) + ")");
+                segment.path + ", byte " + std::to_string(next) + ": message " +
+                    std::to_string(segment.end) +
+                    " is damaged, and others follow: restore the file; or, to go on without them, "
+                    "cut it there (truncate -s " +
+                    std::to_string(next) + ") and remove later .log files");
   }
   torn_bytes_ = size - next;
 }
@@ -251,10 +351,11 @@ uint64_t MessageLog::spooled() const {
 
 bool MessageLog::busy() const {
   std::lock_guard lock(mutex_);
-  return pending_.size() > options_.max_pending;
+  return error_ || pending_.size() > options_.max_pending;
 }
 
 void MessageLog::check() const {
+  check_process();
   std::lock_guard lock(mutex_);
   if (error_) throw Error(*error_);
 }
@@ -264,17 +365,22 @@ void MessageLog::skip_to(uint64_t offset) {
   if (offset == appended_) return;
   for (const Segment& segment : segments_) unlink(segment.path.c_str());
   segments_.clear();
-  fd_.reset();
+  writer_->fd.reset();
   appended_ = written_ = spooled_ = synced_ = sync_until_ = offset;
 }
 
 uint64_t MessageLog::append(const Message& message, uint32_t crc) {
+  check_process();
   std::lock_guard lock(mutex_);
   if (error_) throw Error(*error_);
   if (message.topic.size() + message.payload.size() + kFields > kMaxRecord) {
     throw Error(Code::kInvalidArgument, "spool", "a message is larger than 1 GiB");
   }
   const size_t at = pending_.size();
+  // From here on nothing throws: part of a message may not stay in pending_.
+  pending_.reserve(at + kPrefix + kFields + message.topic.size() + message.payload.size());
+  make_room(pending_tokens_);
+  make_room(pending_ids_);
   pending_.append(kPrefix, '\0');
   pending_.push_back(kMessage);
   pending_.push_back(0);
@@ -285,25 +391,27 @@ uint64_t MessageLog::append(const Message& message, uint32_t crc) {
   pending_.append(message.topic);
   pending_.append(reinterpret_cast<const char*>(message.payload.data()), message.payload.size());
   finish_record(pending_, at);
-  ids_.note(message.packet_id, crc);
+  if (message.packet_id != 0) pending_ids_.push_back({message.packet_id, crc});
   if (message.token != 0) pending_tokens_.push_back(message.token);
-  if (at == 0 || (at < kWriteAt && pending_.size() >= kWriteAt)) changed_.notify_all();
+  if (at == 0 || (at < kWriteAt && pending_.size() >= kWriteAt)) writer_->changed.notify_all();
   return appended_++;
 }
 
 void MessageLog::acknowledge(uint64_t token) {
+  check_process();
   std::lock_guard lock(mutex_);
   if (token == 0 || error_) return;
   pending_tokens_.push_back(token);
-  changed_.notify_all();
+  writer_->changed.notify_all();
 }
 
 void MessageLog::sync() {
+  check_process();
   std::unique_lock lock(mutex_);
   const uint64_t wanted = appended_;
   sync_until_ = std::max(sync_until_, wanted);
-  changed_.notify_all();
-  progress_.wait(lock, [&] { return error_ || synced_ >= wanted; });
+  writer_->changed.notify_all();
+  writer_->progress.wait(lock, [&] { return error_ || synced_ >= wanted; });
   if (error_) throw Error(*error_);
 }
 
@@ -320,7 +428,7 @@ void MessageLog::trim(uint64_t offset) {
 }
 
 void MessageLog::flush() {
-  if (fdatasync(fd_.get()) != 0) system_error("cannot flush a file of " + options_.folder);
+  if (fdatasync(writer_->fd.get()) != 0) system_error("cannot flush a file of " + options_.folder);
 }
 
 // The thread's. The identifiers in the file's first record outlive the files before it.
@@ -328,24 +436,24 @@ void MessageLog::begin_segment(uint64_t first) {
   std::string bytes(kMagic);
   put_number(bytes, first);
   put_number(bytes, masked(crc_of(bytes)));
-  {
-    std::lock_guard lock(mutex_);
-    const size_t at = bytes.size();
-    bytes.append(kPrefix, '\0');
-    bytes.push_back(kIds);
-    for (const auto& [id, crc] : ids_.all()) put_number(bytes, id), put_number(bytes, crc);
-    finish_record(bytes, at);
+  const size_t at = bytes.size();
+  bytes.append(kPrefix, '\0');
+  bytes.push_back(kIds);
+  for (const auto& [id, crc] : writer_->ids.in_order()) {
+    put_number(bytes, id);
+    put_number(bytes, crc);
   }
+  finish_record(bytes, at);
   const std::string path = path_of(options_.folder, first);
   os::Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!fd) system_error("cannot make " + path);
-  fd_ = std::move(fd);
+  writer_->fd = std::move(fd);
   {
     std::lock_guard lock(mutex_);
     segments_.push_back({.first = first, .end = first, .bytes = 0, .path = path});
   }
   write_out(std::as_bytes(std::span(bytes)));
-  if (options_.fsync_ns >= 0) sync_folder(options_.folder);
+  if (options_.fsync_ns >= 0) sync_posix_folder(options_.folder, "spool");
 }
 
 // Appends to the last segment, or leaves it as it was.
@@ -356,12 +464,12 @@ void MessageLog::write_out(std::span<const std::byte> bytes) {
   lock.unlock();
   uint64_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t some = pwrite(fd_.get(), bytes.data() + done, bytes.size() - done,
+    const ssize_t some = pwrite(writer_->fd.get(), bytes.data() + done, bytes.size() - done,
                                 static_cast<off_t>(before + done));
     if (some < 0 && errno == EINTR) continue;
     if (some <= 0) {
-      const int why = errno;
-      if (ftruncate(fd_.get(), static_cast<off_t>(before)) != 0) errno = why;
+      const int why = some < 0 ? errno : ENOSPC;
+      (void)!ftruncate(writer_->fd.get(), static_cast<off_t>(before));
       errno = why;
       system_error("cannot write to " + path +
                    "; nothing was acknowledged that is not in it. Make space and start again");
@@ -375,28 +483,31 @@ void MessageLog::write_out(std::span<const std::byte> bytes) {
 void MessageLog::run() {
   os::block_all_signals();
   const os::FileSizeSignalBlocker no_signal;
-  std::vector<uint64_t> tokens;  // of messages that were not flushed
+  std::vector<uint64_t> tokens, safe;  // of messages that were not flushed, and that were
   std::string bytes;
-  uint64_t due_ns = 0;  // of the next flush; 0: nothing waits for one
+  std::vector<RecentIds::Id> ids;  // of `bytes`
+  uint64_t due_ns = 0;             // of the next flush; 0: nothing waits for one
   bool unsynced = false;
   std::unique_lock lock(mutex_);
   try {
     for (;;) {
       if (due_ns == 0) {
-        changed_.wait(lock, [&] {
+        writer_->changed.wait(lock, [&] {
           return stop_ || !pending_.empty() || !pending_tokens_.empty() || sync_until_ > synced_;
         });
         due_ns = now_ns() + static_cast<uint64_t>(std::max<int64_t>(options_.fsync_ns, 0));
       }
       // What arrives meanwhile is written and flushed together.
       if (const uint64_t now = now_ns(); now < due_ns) {
-        changed_.wait_for(lock, std::chrono::nanoseconds(due_ns - now), [&] {
+        writer_->changed.wait_for(lock, std::chrono::nanoseconds(due_ns - now), [&] {
           return stop_ || sync_until_ > synced_ || pending_.size() >= kWriteAt;
         });
       }
       const bool stopping = stop_;
       bytes.clear();
       std::swap(bytes, pending_);
+      ids.clear();
+      std::swap(ids, pending_ids_);
       tokens.insert(tokens.end(), pending_tokens_.begin(), pending_tokens_.end());
       pending_tokens_.clear();
       const uint64_t first = written_, end = appended_;
@@ -409,6 +520,7 @@ void MessageLog::run() {
           begin_segment(first);
         }
         write_out(std::as_bytes(std::span(bytes)));
+        for (const RecentIds::Id& id : ids) writer_->ids.note(id);
         unsynced = true;
         std::lock_guard again(mutex_);
         segments_.back().end = end;
@@ -419,27 +531,37 @@ void MessageLog::run() {
         flush();
         unsynced = false;
       }
-      const bool safe = !unsynced || options_.fsync_ns < 0;
-      if (safe) due_ns = 0;
+      uint64_t spooled;
       {
         std::lock_guard again(mutex_);
-        if (!unsynced) synced_ = end;
-        if (safe) spooled_ = end;
+        if (!unsynced || options_.fsync_ns < 0) {
+          due_ns = 0;
+          spooled_ = end;
+          std::swap(safe, tokens);
+        }
+        spooled = spooled_;
       }
-      progress_.notify_all();
-      if (hand_over_) hand_over_(safe ? std::span<const uint64_t>(tokens) : std::span<uint64_t>());
-      if (safe) tokens.clear();
+      if (hand_over_) hand_over_(safe, spooled);
+      safe.clear();
       lock.lock();
-      if (stopping && pending_.empty() && pending_tokens_.empty()) return;
+      if (!unsynced) synced_ = end;  // sync() returns when the tokens were handed over
+      writer_->progress.notify_all();
+      if (stopping && pending_.empty() && pending_tokens_.empty()) {
+        error_.emplace(Code::kClosed, "spool", options_.folder + " was closed");
+        return;
+      }
     }
   } catch (const Error& error) {
     if (!lock.owns_lock()) lock.lock();
     error_.emplace(error);
-    pending_ = {};
-    pending_tokens_ = {};
-    lock.unlock();
-    progress_.notify_all();
+  } catch (const std::exception& error) {  // for example no memory
+    if (!lock.owns_lock()) lock.lock();
+    error_.emplace(Code::kSystem, "spool", error.what());
   }
+  pending_ = {};
+  pending_ids_ = {};
+  pending_tokens_ = {};
+  writer_->progress.notify_all();
 }
 
 MessageLog::Reader::Reader(const MessageLog& log, uint64_t from, uint64_t to)
@@ -494,7 +616,7 @@ StoredMessage MessageLog::Reader::next() {
     if (length > kMaxRecord || !fill(kPrefix + length)) throw damaged();
     const char* record = buffer_.data() + at_;
     const std::string_view body(record + kPrefix, length);
-    if (!record_is_whole(record, body) || !is_sound(body)) throw damaged();
+    if (!record_is_whole(record, body) || !is_sound(body, length)) throw damaged();
     at_ += kPrefix + length;
     if (body[0] == kIds) continue;
     if (segment_++ < next_) continue;

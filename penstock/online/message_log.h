@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -11,10 +12,10 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
 #include "penstock/online/message.h"
 
@@ -33,20 +34,29 @@ struct StoredMessage {
   std::string_view payload() const { return std::string_view(bytes).substr(topic_bytes); }
 };
 
-// The checksums of the latest message of each packet identifier. A redelivered message has the
-// identifier and the bytes of its first delivery.
+// Recognises redelivered messages: one has the identifier and the bytes of its first delivery. A
+// broker uses an identifier again, for another message, after 65,535 others; so an identifier is
+// forgotten after half as many.
 class RecentIds {
  public:
+  struct Id {
+    uint16_t packet_id;
+    uint32_t crc;
+  };
+
   static uint32_t checksum(std::string_view topic, std::span<const std::byte> payload);
   // True: `message` is a redelivery of a message that was noted.
   bool seen(const Message& message, uint32_t crc) const;
-  void note(uint16_t packet_id, uint32_t crc) {
-    if (packet_id != 0) crcs_[packet_id] = crc;
-  }
-  const std::unordered_map<uint16_t, uint32_t>& all() const { return crcs_; }
+  void note(Id id);  // packet_id 0 is not noted
+  std::vector<Id> in_order() const;
 
  private:
-  std::unordered_map<uint16_t, uint32_t> crcs_;
+  struct Noted {
+    uint32_t crc;
+    uint64_t number;
+  };
+  std::unordered_map<uint16_t, Noted> noted_;
+  uint64_t count_ = 0;
 };
 
 struct LogOptions {
@@ -63,15 +73,16 @@ struct LogOptions {
 // After a failed write, for example on a full disk, the log is cut behind its last whole message,
 // hands over no more tokens, and every member that appends or flushes throws that error.
 //
-// Threads: any.
-class MessageLog {
+// Threads: any. In a forked child the log is the parent's: the destructor and close() do nothing,
+// and members that append or flush throw kInvalidArgument.
+class MessageLog final : private ForkAware {
  public:
-  using Tokens = std::function<void(std::span<const uint64_t>)>;
+  // The tokens that are safe now, and the offset below which all messages are.
+  using Tokens = std::function<void(std::span<const uint64_t>, uint64_t)>;
 
   // Opens the folder's log. A torn end of the last file, left by a crash, is cut off. `spooled` is
-  // called by the log's thread after each write, with the tokens that are safe now. Errors:
-  // kInvalidArgument (another process has the log), kDataLoss (a damaged message before the last
-  // file's end), kSystem.
+  // called by the log's thread after each write, without locks. Errors: kInvalidArgument (another
+  // process has the log), kDataLoss (a damaged message with whole ones behind it), kSystem.
   MessageLog(LogOptions options, Tokens spooled);
   ~MessageLog();
   // Writes and flushes what was appended; another log of the folder may be opened. Later members
@@ -83,15 +94,18 @@ class MessageLog {
   uint64_t spooled() const;                             // messages below are flushed by policy
   uint64_t torn_bytes() const { return torn_bytes_; }   // that were cut off when it was opened
   const RecentIds& ids() const { return opened_ids_; }  // when it was opened
-  bool busy() const;                                    // more than max_pending bytes wait
+  // More than max_pending bytes wait, or a write has failed: append() would store nothing.
+  bool busy() const;
 
   // An empty log begins at `offset`. REQUIRED: nothing was appended; offset >= end().
   void skip_to(uint64_t offset);
-  // Queues a message, and returns its offset. Error: that of a failed write.
+  // Queues a message, and returns its offset. Errors: that of a failed write; kInvalidArgument (the
+  // message is larger than 1 GiB).
   uint64_t append(const Message& message, uint32_t crc);
   // Hands over this token when all that was appended so far is in the log.
   void acknowledge(uint64_t token);
-  // Waits until all that was appended is on the disk, under any policy.
+  // Waits until all that was appended is on the disk, under any policy, and its tokens were handed
+  // over. REQUIRED: not called by the log's thread.
   void sync();
   // Removes files whose messages are all below `offset`.
   void trim(uint64_t offset);
@@ -124,6 +138,11 @@ class MessageLog {
     std::string path;
   };
 
+  void before_fork() noexcept override { mutex_.lock(); }
+  void after_fork_in_parent() noexcept override { mutex_.unlock(); }
+  void after_fork_in_child() noexcept override;
+  void check_process() const;
+
   void open();
   void scan(Segment& segment, bool last);
   void begin_segment(uint64_t first);
@@ -137,19 +156,26 @@ class MessageLog {
   uint64_t torn_bytes_ = 0;
   RecentIds opened_ids_;
 
-  mutable std::mutex mutex_;  // guards all below, but what only the thread uses
-  std::condition_variable changed_, progress_;
+  // A forked child leaks it: destroying a condition or a thread waits for threads, and the log's
+  // thread may have been changing the rest.
+  struct Writer {
+    std::condition_variable changed, progress;
+    std::thread thread;
+    os::Fd fd;      // of the last segment; of the thread
+    RecentIds ids;  // of the messages that are written, and no others; of the thread
+  };
+  std::unique_ptr<Writer> writer_ = std::make_unique<Writer>();
+  std::atomic<bool> inherited_{false};  // in a forked child
+
+  mutable std::mutex mutex_;      // guards all below, but what only the thread uses
   std::deque<Segment> segments_;  // the last one is written to
-  RecentIds ids_;
   std::string pending_;
+  std::vector<RecentIds::Id> pending_ids_;
   std::vector<uint64_t> pending_tokens_;
   uint64_t appended_ = 0, written_ = 0, spooled_ = 0, synced_ = 0;  // offsets
   uint64_t sync_until_ = 0;                                         // sync() waits for this offset
   std::optional<Error> error_;
   bool stop_ = false;
-
-  os::Fd fd_;  // of the last segment; of the thread
-  std::thread thread_;
 };
 
 }  // namespace penstock::online

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -11,7 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/observe/latency_histogram.h"
+#include "penstock/base/fork_aware.h"
+#include "penstock/observe/live.h"
+#include "penstock/observe/snapshot.h"
 #include "penstock/online/message.h"
 #include "penstock/online/message_log.h"
 
@@ -40,30 +43,38 @@ struct QueueCounts {
   uint64_t queued = 0, queued_bytes = 0;
   uint64_t spooled = 0;     // received messages that are in the log
   uint64_t torn_bytes = 0;  // cut off the log when it was opened
-  LatencyHistogram ages;    // of messages when their predictions were made
+  uint64_t batches = 0, largest_batch = 0;
+  BatchSizes batch_sizes{};
+  LatencyHistogram ages;  // of messages when their predictions were made
 };
 
 // Messages between a source's thread and one consumer, in bounded memory. Each message has an
 // offset, its number in the log; without a log, since the queue was made.
 //
 // 1. Messages are taken in the order of their offsets. A message that was dropped keeps its offset.
-// 2. With a log, a message is acknowledged when it is in the log, also if it was dropped from the
-//    queue. With kAfterTrain, when trained() has passed it.
+// 2. With a log, a message is acknowledged when it is in the log, flushed by policy, also if it was
+//    dropped from the queue. With kAfterTrain, when trained() has passed it, too.
 // 3. A redelivered message that is in the log, or was received by this queue, is not taken twice.
 //
-// Threads: put() by the source's; take(), aged(), trained() by the consumer's; others any.
-class MessageQueue final : public MessageSink {
+// Threads: take(), next_offset(), aged(), trained() by the consumer's; others any. In a forked
+// child the queue is the parent's: close() and the destructor do nothing, others throw
+// kInvalidArgument.
+class MessageQueue : public MessageSink, private ForkAware {
  public:
   // Errors: those of MessageLog; kDataLoss: the log begins behind `offset`.
   explicit MessageQueue(QueueOptions options);
   ~MessageQueue() override;
 
+  // REQUIRED: once. Errors: that of the source's start(), after which another may be started;
+  // kClosed: after stop().
   void start(std::shared_ptr<MessageSource> source);
   // Stops the source. What is queued can still be taken. Idempotent.
   void stop();
-  // stop(), and closes the log: another queue may open it. REQUIRED: no take() runs. Idempotent.
+  // stop(), and closes the log: another queue may open it, and a take() throws kClosed. Idempotent.
   void close();
 
+  // After a failed write of the log it stores nothing, and take() throws that error. Error
+  // kInvalidArgument: with a log, the message is larger than 1 GiB.
   bool put(const Message& message) override;
   // The same for a source of objects: `bytes` are its share of max_bytes. REQUIRED: no log.
   bool put_object(std::shared_ptr<void> object, uint64_t bytes);
@@ -72,9 +83,10 @@ class MessageQueue final : public MessageSink {
   // Waits until the queue is not full. False: stopped, or after the timeout.
   bool wait_for_space(int64_t timeout_ns);
 
-  // All messages that are there, at most `most`. Waits for one, then up to max_wait_ns from its
-  // arrival for `least`. Empty: the source has ended, the queue was stopped, or after the timeout
-  // (< 0: none). Errors: that of the log, or of the source (kSystem).
+  // All messages that are there, at most `most` (> 0). Waits for one, then up to max_wait_ns from
+  // its arrival for `least`. Empty: the source has ended, the queue was stopped, or after the
+  // timeout (< 0: none). Errors: that of the log; kClosed, with what the source said when it gave
+  // up.
   std::vector<StoredMessage> take(uint64_t most, uint64_t least = 1, int64_t max_wait_ns = 0,
                                   int64_t timeout_ns = -1);
   bool finished() const;         // ended or stopped, and nothing is left
@@ -91,25 +103,45 @@ class MessageQueue final : public MessageSink {
   void trim(uint64_t offset);
 
   QueueCounts counts() const;
-  std::shared_ptr<MessageSource> source() const { return source_; }
+  // For report_html(): the model's time, ages, and batch sizes over time. The caller may add title,
+  // batch_size (the most messages of a batch) and facts.
+  Snapshot snapshot() const;
+  std::shared_ptr<MessageSource> source() const;
 
  private:
   using Entry = std::pair<StoredMessage, uint64_t>;  // with its bytes
 
+  void before_fork() noexcept override { mutex_.lock(); }
+  void after_fork_in_parent() noexcept override { mutex_.unlock(); }
+  void after_fork_in_child() noexcept override;
+  void check_process() const;
+
+  std::vector<StoredMessage> take_ready(uint64_t most, uint64_t least, int64_t max_wait_ns,
+                                        int64_t timeout_ns);
   // Returns the dropped ones, for the caller to destroy without mutex_: an object may need a lock.
   std::vector<Entry> add(StoredMessage message, uint64_t bytes, uint64_t token);  // with mutex_
   bool over(uint64_t bytes) const;                                                // with mutex_
+  std::vector<StoredMessage> replayed(uint64_t most);
   void tell_of_space();
+  void acknowledge(std::span<const uint64_t> tokens);
+  void acknowledge_trained();  // those of unacknowledged_ that are safe now
+
+  // Destroying them waits for threads, which a forked child does not have: it leaks them.
+  struct Waits {
+    std::condition_variable arrived, space;
+  };
 
   const QueueOptions options_;
-  std::shared_ptr<MessageSource> source_;
-  std::unique_ptr<MessageLog> log_;
-  std::unique_ptr<MessageLog::Reader> replay_;  // of the consumer
+  std::atomic<bool> inherited_{false};  // in a forked child
+  std::mutex life_;                     // of start(), stop() and close(); locked first
 
-  mutable std::mutex mutex_;  // locked before the log's
-  std::condition_variable arrived_, space_;
+  mutable std::mutex mutex_;  // locked before the log's; guards all below, but what says otherwise
+  std::unique_ptr<Waits> waits_ = std::make_unique<Waits>();
+  std::shared_ptr<MessageSource> source_;
   std::deque<Entry> messages_;
-  std::deque<std::pair<uint64_t, uint64_t>> unacknowledged_;  // offsets and tokens; kAfterTrain
+  // With kAfterTrain: tokens, each with the offset below which all must be trained on and spooled.
+  std::deque<std::pair<uint64_t, uint64_t>> unacknowledged_;
+  uint64_t trained_ = 0, spooled_ = 0;  // the messages below are
   RecentIds ids_;
   uint64_t bytes_ = 0;
   uint64_t end_ = 0;               // the next message's offset
@@ -119,8 +151,12 @@ class MessageQueue final : public MessageSink {
   bool ended_ = false, stopped_ = false;
   std::string source_error_;
   std::vector<uint64_t> received_ns_;  // of the messages taken last; of the consumer
-  bool aged_ = false;
+  bool aged_ = false;                  // of the consumer
   QueueCounts counts_;
+  LiveCounts live_;
+
+  std::unique_ptr<MessageLog::Reader> replay_;  // of the consumer, which locks mutex_ to set it
+  std::unique_ptr<MessageLog> log_;  // last: its thread uses the members above; not set again
 };
 
 }  // namespace penstock::online

@@ -28,6 +28,9 @@ using mqtt::Type;
 constexpr char kMqtt[] = "MQTT";
 constexpr size_t kReadBytes = 256 * 1024;
 constexpr size_t kMaxOnTheirWay = 1000;
+// Version 3.1.1: a broker does not say how many messages of QoS 2 it takes at once, and disconnects
+// a client that sends more. mosquitto's default.
+constexpr uint32_t kMaxInFlight2 = 20;
 constexpr size_t kMaxUnreliableBytes = 16 << 20;
 constexpr size_t kMaxOutBytes = 4 << 20;  // then no more is read, so no more has to be answered
 constexpr double kFirstWaitS = 0.1, kLongestWaitS = 10;
@@ -43,6 +46,15 @@ std::string endpoint(const MqttOptions& options) {
   return (six ? "[" + options.host + "]" : options.host) + ":" + std::to_string(options.port);
 }
 
+// For a client that only publishes.
+class NoSink final : public MessageSink {
+ public:
+  bool put(const Message&) override { return false; }
+  bool full() const override { return false; }
+  void ended(const std::string&) override {}
+};
+NoSink no_sink;
+
 // An error that another try would not change.
 bool is_final(const Error& error) { return error.code() == Code::kInvalidArgument; }
 
@@ -54,6 +66,8 @@ MqttClient::MqttClient(MqttOptions options)
       random_(std::random_device()()) {
   if (!wake_) throw Error::from_errno(errno, kMqtt, "cannot make an eventfd");
   if (options_.qos > 2) throw Error(Code::kInvalidArgument, kMqtt, "qos is 0, 1 or 2");
+  for (const std::string& topic : options_.topics) mqtt::check_filter(topic);
+  if (options_.tls) net::check_files(*options_.tls);
   if (!options_.clean_start && options_.client_id.empty()) {
     throw Error(Code::kInvalidArgument, kMqtt,
                 "a session that is kept (clean_start=False) needs a client_id");
@@ -63,7 +77,28 @@ MqttClient::MqttClient(MqttOptions options)
 MqttClient::~MqttClient() { stop(); }
 
 void MqttClient::start(MessageSink& sink) {
+  if (options_.topics.empty()) {
+    throw Error(Code::kInvalidArgument, kMqtt, "there is no topic to subscribe to");
+  }
+  std::lock_guard lock(mutex_);
+  if (started_) {
+    throw Error(Code::kInvalidArgument, kMqtt,
+                "this client is in use, or was; make another for another source");
+  }
+  begin(sink, true);
+}
+
+void MqttClient::start_publishing() {
+  std::lock_guard lock(mutex_);
+  if (!started_) begin(no_sink, false);
+}
+
+void MqttClient::begin(MessageSink& sink, bool subscribes) {
+  if (ended_) throw closed("the client was stopped");
+  started_ = true;
+  pid_ = getpid();
   sink_ = &sink;
+  subscribes_ = subscribes;
   thread_ = std::thread([this] {
     os::block_all_signals();
     run();
@@ -86,6 +121,10 @@ void MqttClient::acknowledge(std::span<const uint64_t> tokens) {
 void MqttClient::space() { wake(); }
 
 void MqttClient::stop() {
+  if (pid_ != 0 && pid_ != getpid()) {  // a forked child: it has no such thread
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
   stopping_.store(true, std::memory_order_release);
   {
     std::lock_guard lock(mutex_);
@@ -93,13 +132,14 @@ void MqttClient::stop() {
   }
   changed_.notify_all();
   wake();
-  if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) thread_.join();
+  std::lock_guard lock(joining_);
+  if (thread_.joinable()) thread_.join();
 }
 
 std::string MqttClient::state() const {
   std::lock_guard lock(mutex_);
   const uint64_t connections = connections_.load();
-  nlohmann::json state = {{"connected", connected_},
+  nlohmann::json state = {{"connected", connected_ && (subscribed_ || !subscribes_)},
                           {"reconnects", connections == 0 ? 0 : connections - 1},
                           {"received", received_count_.load()},
                           {"bytes", received_bytes_.load()},
@@ -117,24 +157,53 @@ void MqttClient::publish(std::string_view topic, std::span<const std::byte> payl
   const auto level = static_cast<uint8_t>(qos);
   Bytes packet;
   mqtt::append(packet, options_.version, {topic, payload, level, 1});  // checks it
+  if (pid_ != 0 && pid_ != getpid()) {
+    throw closed("this client is the parent process's; make one in the forked child");
+  }
   {
     std::unique_lock lock(mutex_);
+    if (!started_) throw closed("the client is not started");
+    wait_until(
+        lock,
+        [&] {
+          return ended_ ||
+                 (connections_ > 0 && (qos == 0 || on_their_way_.size() < kMaxOnTheirWay));
+        },
+        Deadline(kForEver));
+    if (ended_) throw closed(last_error_.empty() ? "the client was stopped" : last_error_);
     if (qos == 0) {
-      if (ended_) throw closed(last_error_.empty() ? "the client was stopped" : last_error_);
       if (!connected_ || unreliable_.size() + packet.size() > kMaxUnreliableBytes) {
         ++unsent_;
         return;
       }
       unreliable_.insert(unreliable_.end(), packet.begin(), packet.end());
     } else {
-      changed_.wait(lock, [&] { return ended_ || on_their_way_.size() < kMaxOnTheirWay; });
-      if (ended_) throw closed(last_error_.empty() ? "the client was stopped" : last_error_);
       while (next_id_ == 0 || on_their_way_.count(next_id_) != 0) ++next_id_;
       on_their_way_[next_id_] = {std::string(topic), {payload.begin(), payload.end()}, level};
       to_send_.push_back(next_id_++);
     }
   }
   wake();
+}
+
+bool MqttClient::flush(double seconds) {
+  if (pid_ != 0 && pid_ != getpid()) return true;
+  std::unique_lock lock(mutex_);
+  const auto sent = [&] { return unreliable_.empty() && !sending_ && on_their_way_.empty(); };
+  wait_until(
+      lock, [&] { return ended_ || !started_ || sent(); }, Deadline(seconds));
+  return sent();
+}
+
+void MqttClient::wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done,
+                            const Deadline& deadline) {
+  while (!changed_.wait_for(lock, std::chrono::milliseconds(100), done)) {
+    if (deadline.passed()) return;
+    if (!options_.while_waiting) continue;
+    lock.unlock();
+    options_.while_waiting();
+    lock.lock();
+  }
 }
 
 // ---- the thread --------------------------------------------------------------------------------
@@ -220,7 +289,6 @@ void MqttClient::hello() {
   out_sent_ = 0;
   arrived_.clear();
   first_arrived_ = 0;
-  subscribed_ = options_.topics.empty();
   ping_sent_ns_ = 0;
   last_sent_ns_ = now_ns();
   keep_alive_ns_ = options_.keep_alive_s * kSecond;
@@ -258,21 +326,28 @@ void MqttClient::hello() {
   }
   if (connack.keep_alive_s) keep_alive_ns_ = *connack.keep_alive_s * kSecond;
   if (!connack.session_present) received_.clear();
-  if (!options_.topics.empty()) {
+  if (subscribes_) {
     mqtt::append_subscribe(out_, options_.version, 0xFFFF, options_.topics, options_.qos);
   }
-  connections_.fetch_add(1);
   std::lock_guard lock(mutex_);
+  connections_.fetch_add(1);
+  changed_.notify_all();
   connected_ = true;
+  subscribed_ = false;
   last_error_.clear();
   // The oldest first: identifiers are given in turn.
-  in_flight_ = 0;
+  in_flight_ = in_flight_2_ = 0;
   max_in_flight_ = connack.receive_maximum;
   to_send_.clear();
   const auto oldest = on_their_way_.lower_bound(next_id_);
   for (auto each = oldest; each != on_their_way_.end(); ++each) to_send_.push_back(each->first);
   for (auto each = on_their_way_.begin(); each != oldest; ++each) to_send_.push_back(each->first);
+  if (!connack.session_present) {
+    // The broker has forgotten what it had received and not yet released.
+    for (auto& [id, message] : on_their_way_) message.sent = message.released = false;
+  }
   unreliable_.clear();
+  sending_ = false;
 }
 
 void MqttClient::receive() {
@@ -312,7 +387,6 @@ void MqttClient::wait(bool readable, int64_t timeout_ms) {
   const bool writes = out_sent_ < out_.size();
   if (readable) fds[1].events |= POLLIN;
   if (writes || tls_wants_write_) fds[1].events |= POLLOUT;
-  if (socket_ && fds[1].events == 0) fds[1].events = 0;  // still tells that it was disconnected
   const int found = poll(fds, socket_ ? 2 : 1, static_cast<int>(timeout_ms));
   if (found < 0 && errno != EINTR) throw Error::from_errno(errno, kMqtt, "poll");
   if ((fds[0].revents & POLLIN) != 0) {
@@ -373,6 +447,8 @@ void MqttClient::write_some() {
   }
   out_.clear();
   out_sent_ = 0;
+  std::lock_guard lock(mutex_);
+  if (std::exchange(sending_, false)) changed_.notify_all();
 }
 
 void MqttClient::handle_frames() {
@@ -400,20 +476,14 @@ void MqttClient::handle(const mqtt::Frame& frame) {
     case Type::kPubcomp: {
       const auto done = mqtt::read_acknowledgement(frame, options_.version);
       std::lock_guard lock(mutex_);
-      return forget_published(done.id);
+      return forget_published(done.id, done.code < 0x80);
     }
     case Type::kPubrec: {
       const auto arrived = mqtt::read_acknowledgement(frame, options_.version);
       std::lock_guard lock(mutex_);
       const auto found = on_their_way_.find(arrived.id);
-      if (arrived.code >= 0x80) {
-        ++unsent_;
-        return forget_published(arrived.id);
-      }
-      if (found != on_their_way_.end()) {
-        found->second.released = true;
-        found->second.payload.clear();
-      }
+      if (arrived.code >= 0x80) return forget_published(arrived.id, false);
+      if (found != on_their_way_.end()) found->second.released = true;
       return mqtt::append_acknowledgement(out_, Type::kPubrel, arrived.id);
     }
     case Type::kSuback: {
@@ -424,6 +494,7 @@ void MqttClient::handle(const mqtt::Frame& frame) {
                     "the broker refuses the topic \"" + options_.topics[i] + "\" (code " +
                         std::to_string(suback.codes[i]) + ")");
       }
+      std::lock_guard lock(mutex_);
       subscribed_ = true;
       return;
     }
@@ -477,15 +548,21 @@ void MqttClient::take_requests() {
     safe_.clear();
     send_acknowledgements();
   }
+  sending_ = sending_ || !unreliable_.empty();
   out_.insert(out_.end(), unreliable_.begin(), unreliable_.end());
   unreliable_.clear();
+  const uint32_t max_in_flight_2 =
+      options_.version == mqtt::Version::k5 ? max_in_flight_ : kMaxInFlight2;
   while (!to_send_.empty() && in_flight_ < max_in_flight_) {
-    const uint16_t id = to_send_.front();
+    const auto found = on_their_way_.find(to_send_.front());
+    if (found != on_their_way_.end()) {
+      Published& message = found->second;
+      if (message.qos == 2 && in_flight_2_ >= max_in_flight_2) break;
+      in_flight_2_ += message.qos == 2 ? 1 : 0;
+      ++in_flight_;
+      send_published(found->first, message);
+    }
     to_send_.pop_front();
-    const auto found = on_their_way_.find(id);
-    if (found == on_their_way_.end()) continue;
-    ++in_flight_;
-    send_published(id, found->second);
   }
 }
 
@@ -508,9 +585,16 @@ void MqttClient::send_published(uint16_t id, Published& message) {
   message.sent = true;
 }
 
-void MqttClient::forget_published(uint16_t id) {
-  if (on_their_way_.erase(id) == 0) return;
-  published_.fetch_add(1);
+void MqttClient::forget_published(uint16_t id, bool accepted) {
+  const auto found = on_their_way_.find(id);
+  if (found == on_their_way_.end()) return;
+  if (found->second.qos == 2 && in_flight_2_ > 0) --in_flight_2_;
+  on_their_way_.erase(found);
+  if (accepted) {
+    published_.fetch_add(1);
+  } else {
+    ++unsent_;
+  }
   if (in_flight_ > 0) --in_flight_;
   changed_.notify_all();
 }

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/os.h"
 #include "penstock/net/tls_client.h"
 #include "penstock/online/message.h"
@@ -38,6 +40,8 @@ struct MqttOptions {
   std::optional<net::TlsClientOptions> tls;
   uint32_t max_packet_bytes = 64 << 20;
   double connect_timeout_s = 30;  // for the first connection; later ones are tried without end
+  // Called while publish() and flush() wait, about ten times a second; may throw.
+  std::function<void()> while_waiting = nullptr;
 };
 
 // Messages from an MQTT broker, acknowledged when the sink says so, and published to it.
@@ -51,22 +55,28 @@ struct MqttOptions {
 // connection was lost) -> connecting; from each -> ended (stop(), or an error that stays: a wrong
 // password, a certificate that is not trusted, a refused filter, no first connection in time).
 //
-// Threads: as MessageSource says; publish() from any.
+// Threads: as MessageSource says; publish(), flush() and start_publishing() from any. A forked
+// child can only destroy it.
 class MqttClient final : public MessageSource {
  public:
   // Error kInvalidArgument.
   explicit MqttClient(MqttOptions options);
   ~MqttClient() override;
 
+  // Error kInvalidArgument: it was started before, or there are no topics.
   void start(MessageSink& sink) override;
+  // Connects without subscribing to anything. Does nothing if the client was started.
+  void start_publishing();
   void acknowledge(std::span<const uint64_t> tokens) override;
   void space() override;
   void stop() override;
   std::string state() const override;
-  // QoS 0: sent if there is a connection, and counted if not. QoS 1 and 2: sent again until the
-  // broker has acknowledged; waits while 1,000 messages are on their way. Errors: kInvalidArgument,
-  // kClosed.
+  // Waits for the first connection. QoS 0: sent if there is a connection, and counted if not. QoS 1
+  // and 2: sent again until the broker has acknowledged; waits while 1,000 messages are on their
+  // way. Errors: kInvalidArgument, kClosed (also before a start).
   void publish(std::string_view topic, std::span<const std::byte> payload, int qos) override;
+  // Waits until what was published is sent (QoS 0) or acknowledged; whether it is, in this time.
+  bool flush(double seconds);
 
  private:
   using Bytes = mqtt::Bytes;
@@ -86,6 +96,9 @@ class MqttClient final : public MessageSource {
     bool released = false;  // QoS 2: PUBREC came
   };
 
+  void begin(MessageSink& sink, bool subscribes);
+  void wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done,
+                  const Deadline& deadline);
   void run();
   void open();
   void hello();
@@ -105,13 +118,16 @@ class MqttClient final : public MessageSource {
   void take_requests();
   void send_acknowledgements();
   void send_published(uint16_t id, Published& message);
-  void forget_published(uint16_t id);  // under mutex_
+  void forget_published(uint16_t id, bool accepted);  // under mutex_
   void keep_alive();
 
   const MqttOptions options_;
   MessageSink* sink_ = nullptr;
-  os::Fd wake_;  // eventfd
+  bool subscribes_ = false;
+  std::atomic<pid_t> pid_{0};  // of the process whose thread it is
+  os::Fd wake_;                // eventfd
   std::thread thread_;
+  std::mutex joining_;
   std::atomic<bool> stopping_{false};
 
   // Of the thread alone.
@@ -126,7 +142,6 @@ class MqttClient final : public MessageSource {
   uint64_t first_arrived_ = 0;   // the number of arrived_.front()
   std::deque<Arrived> arrived_;  // not acknowledged
   std::set<uint16_t> received_;  // QoS 2: PUBREC was sent, PUBREL has not come
-  bool subscribed_ = false;
   uint64_t last_sent_ns_ = 0, ping_sent_ns_ = 0;
   uint64_t keep_alive_ns_ = 0;
   std::minstd_rand random_;
@@ -135,13 +150,15 @@ class MqttClient final : public MessageSource {
   std::condition_variable changed_;
   std::vector<uint64_t> safe_;  // tokens of acknowledge()
   Bytes unreliable_;            // packets of publish() with QoS 0
+  bool sending_ = false;        // the thread has packets that it took from here
   std::map<uint16_t, Published> on_their_way_;
-  std::deque<uint16_t> to_send_;                // of on_their_way_
-  uint32_t in_flight_ = 0, max_in_flight_ = 0;  // of this connection
+  std::deque<uint16_t> to_send_;  // of on_their_way_
+  // Of this connection; in_flight_2_: those of QoS 2.
+  uint32_t in_flight_ = 0, in_flight_2_ = 0, max_in_flight_ = 0;
   uint64_t unsent_ = 0;
   uint16_t next_id_ = 1;
   std::string last_error_;
-  bool connected_ = false, ended_ = false;
+  bool started_ = false, connected_ = false, subscribed_ = false, ended_ = false;
 
   std::atomic<uint64_t> received_count_{0}, received_bytes_{0}, acknowledged_{0}, duplicates_{0},
       connections_{0}, published_{0};

@@ -219,6 +219,38 @@ void append(Bytes& out, const Connect& connect) {
   put_bytes(out, body);
 }
 
+void check_filter(std::string_view filter) {
+  const auto refuse = [&](const char* why) {
+    return Error(Code::kInvalidArgument, "MQTT",
+                 "\"" + std::string(filter) + "\" is no topic filter: " + why);
+  };
+  if (filter.size() > kMaxText) throw refuse("it is longer than 65535 bytes");
+  if (filter.find('\0') != std::string_view::npos) throw refuse("it has a null character");
+  std::string_view rest = filter;
+  constexpr std::string_view kShare = "$share/";
+  if (rest.substr(0, kShare.size()) == kShare) {
+    rest.remove_prefix(kShare.size());
+    const size_t end = rest.find('/');
+    const std::string_view group = rest.substr(0, end);
+    if (group.empty() || group.find_first_of("+#") != std::string_view::npos) {
+      throw refuse("a shared subscription is $share/<group>/<filter>");
+    }
+    rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
+  }
+  if (rest.empty()) throw refuse("it is empty");
+  for (;;) {
+    const size_t end = rest.find('/');
+    const std::string_view level = rest.substr(0, end);
+    const bool last = end == std::string_view::npos;
+    if (level.find_first_of("+#") != std::string_view::npos) {
+      if (level.size() > 1) throw refuse("+ and # stand alone between slashes");
+      if (level == "#" && !last) throw refuse("# is at the end only");
+    }
+    if (last) return;
+    rest.remove_prefix(end + 1);
+  }
+}
+
 void append_subscribe(Bytes& out, Version version, uint16_t id,
                       std::span<const std::string> filters, uint8_t qos) {
   Bytes body;

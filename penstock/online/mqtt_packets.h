@@ -44,6 +44,9 @@ struct Connect {
   uint32_t max_packet_bytes = 0;  // version 5; 0: no limit
 };
 void append(Bytes& out, const Connect& connect);
+// Error kInvalidArgument, unless it is a filter: + is a whole level, # the last one; a shared
+// subscription is $share/<group>/<filter>.
+void check_filter(std::string_view filter);
 void append_subscribe(Bytes& out, Version version, uint16_t id,
                       std::span<const std::string> filters, uint8_t qos);
 

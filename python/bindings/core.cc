@@ -9,6 +9,7 @@
 #include "dataset.h"
 #include "gil.h"
 #include "module.h"
+#include "observe.h"
 #include "penstock/base/error.h"
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
@@ -285,22 +286,8 @@ void bind_core(nb::module_& m) {
            [](Core& core, nb::dict about) { return report_html(core.snapshot(about)); })
       .def("chrome_trace",
            [](Core& core, nb::dict about) { return chrome_trace(core.snapshot(about)); })
-      .def("analysis", [](Core& core, nb::dict about) {
-        Analysis a = analyse(core.snapshot(about));
-        nb::dict out;
-        std::string_view name = name_of(a.bottleneck);
-        out["bottleneck"] = nb::str(name.data(), name.size());
-        out["verdict"] = a.verdict;
-        out["recommendations"] = a.recommendations;
-        out["seconds"] = a.seconds;
-        out["batches_per_second"] = a.batches_per_second;
-        out["samples_per_second"] = a.samples_per_second;
-        out["wait_share"] = a.wait_share;
-        out["step_ms"] = a.step_ms;
-        out["work_ms"] = a.work_ms;
-        out["workers_enough"] = a.workers_enough;
-        return out;
-      });
+      .def("analysis",
+           [](Core& core, nb::dict about) { return dict_of(analyse(core.snapshot(about))); });
 }
 
 }  // namespace penstock::python

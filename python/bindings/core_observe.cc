@@ -1,8 +1,9 @@
 // Core: statistics and reports.
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "core.h"
-#include "penstock/observe/analysis.h"
+#include "observe.h"
 
 namespace nb = nanobind;
 
@@ -23,6 +24,22 @@ nb::list list_of(const std::vector<StageSnapshot>& stages) {
 }
 
 }  // namespace
+
+nb::dict dict_of(const Analysis& analysis) {
+  nb::dict out;
+  const std::string_view name = name_of(analysis.bottleneck);
+  out["bottleneck"] = nb::str(name.data(), name.size());
+  out["verdict"] = analysis.verdict;
+  out["recommendations"] = analysis.recommendations;
+  out["seconds"] = analysis.seconds;
+  out["batches_per_second"] = analysis.batches_per_second;
+  out["samples_per_second"] = analysis.samples_per_second;
+  out["wait_share"] = analysis.wait_share;
+  out["step_ms"] = analysis.step_ms;
+  out["work_ms"] = analysis.work_ms;
+  out["workers_enough"] = analysis.workers_enough;
+  return out;
+}
 
 std::vector<StageSnapshot> Core::worker_stages() const {
   if (objects_ != nullptr) return engine_->worker_stages();

@@ -82,6 +82,9 @@ void bind_train_channel(nanobind::module_& m);
 
 // One function for many callers, in Python.
 void bind_train_batcher(nanobind::module_& m);
+
+// The queue of Online, and its sources. REQUIRED of bind_mqtt(): bind_online() was called.
 void bind_online(nanobind::module_& m);
+void bind_mqtt(nanobind::module_& m);
 
 }  // namespace penstock::python

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .commands import Failed, bench, convert, doctor, inspect, report, serve, top, verify
+from .commands import Failed, bench, convert, doctor, inspect, online, report, serve, top, verify
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -29,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     convert.add_to(commands)
     serve.add_to(commands)
     top.add_to(commands)
+    online.add_to(commands)
     return parser
 
 

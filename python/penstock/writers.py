@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import shutil
 import tempfile
@@ -14,9 +13,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _engine
 from .base.arguments import path as path_of
 from .base.element_spec import TensorSpec
+from .base.output_file import OutputFile
 from .base.remote import without_query
 from .dataset import Dataset
 from .dataset.parquet import pyarrow_parquet
@@ -46,16 +45,13 @@ _IDX_NAME = re.compile(r"(\.idx|[-.]idx\d+-\w+)(\.gz)?$")
 def write(dataset: Dataset, path: str | os.PathLike[str], **options: Unpack[RunOptions]) -> int:
     """Write the elements of one pass to a file, in the format that its name says.
 
-    ========================================  ====================================================
-    ``.tfrecord``, and other names            a tf.Example of each element; elements that are bytes
-                                              are records as they are. ``.gz`` compresses
-    ``.tar``, ``.tar.gz``, ``.tgz``           bytes, text and single integers, as WebDataset names
-                                              them; the field ``__key__``, or the number, is the key
-    ``.parquet``, ``.pq``                     columns, by pyarrow, in row groups of about 32 MiB
-    ``.npy``                                  one array, of elements with one field
-    ``.npz``                                  an array for each field
-    ``.idx``, ``-idx3-ubyte``, also ``.gz``   one array of numbers, big-endian
-    ========================================  ====================================================
+    - ``.tfrecord``, and other names: a tf.Example of each element; elements that are bytes are
+      records as they are. ``.gz`` compresses.
+    - ``.tar``, ``.tar.gz``, ``.tgz``: bytes, text and single integers, as WebDataset names them.
+      The field ``__key__``, or the number, is the key.
+    - ``.parquet``, ``.pq``: columns, by pyarrow, in row groups of about 32 MiB.
+    - ``.npy``: one array, of elements with one field. ``.npz``: an array for each field.
+    - ``.idx``, ``-idx3-ubyte`` and the like, also ``.gz``: one array of numbers, big-endian.
 
     Parameters
     ----------
@@ -243,7 +239,7 @@ class ParquetRows:
         self._pa = pyarrow
         fields = [pyarrow.field(name, _type_of(name, leaf)) for name, leaf in spec.items()]
         self._schema = pyarrow.schema(fields)
-        self._sink = _Sink(_engine.FileWriter(path, "none"))
+        self._sink = OutputFile(path)
         self._writer = pyarrow_parquet("write").ParquetWriter(
             pyarrow.PythonFile(self._sink, mode="w"),
             self._schema,
@@ -293,37 +289,6 @@ class ParquetRows:
             self._writer.close()
 
 
-class _Sink(io.RawIOBase):
-    """An `_engine.FileWriter` as a file of Python's. Closing it alone publishes nothing."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self._written = 0
-
-    def publish(self) -> None:
-        self._file.close()
-        self._file = None
-
-    def discard(self) -> None:
-        """Leave nothing of the file, and of what is written from now on."""
-        if self._file is not None:
-            self._file.discard()
-        self._file = None
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._written
-
-    def write(self, data: Any) -> int:
-        size = memoryview(data).nbytes
-        if self._file is not None:
-            self._file.write(data)
-        self._written += size
-        return size
-
-
 class Arrays:
     """An .npy, .npz or IDX file. The values wait in unnamed files until their number is known."""
 
@@ -340,7 +305,7 @@ class Arrays:
                 "write",
             )
         self._count = 0
-        self._sink = _Sink(_engine.FileWriter(path, compression))
+        self._sink = OutputFile(path, compression)
         self._parts: dict[str, IO[bytes]] = {}
         for name in self._leaves:
             self._parts[name] = tempfile.TemporaryFile(dir=Path(path).absolute().parent)  # noqa: SIM115

@@ -12,7 +12,7 @@ from penstock import cli
 from penstock.commands import Failed
 from penstock.commands import bench as bench_command
 from penstock.commands.bench import Mode, choose
-from penstock.commands.dataset import load_dataset
+from penstock.commands.target import load_dataset
 from program import run_program
 
 DATASETS = """

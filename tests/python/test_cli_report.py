@@ -14,6 +14,7 @@ from penstock import cli
 DATASETS = """
 import time
 import numpy as np
+import penstock.train
 
 class Slow:
     def __len__(self):
@@ -23,6 +24,20 @@ class Slow:
         return np.full(5000, k, np.float32)
 
 slow = Slow()
+
+class Model:
+    def predict(self, batch):
+        return batch
+    def train(self, batch):
+        return 0.0
+
+def endless():
+    while True:
+        time.sleep(0.001)
+        yield b"1"
+
+def live():
+    return penstock.train.Online(endless(), np.array, Model())
 
 class Broken(Slow):
     def __getitem__(self, k):
@@ -93,3 +108,19 @@ def test_an_error_without_a_number_says_what_it_has_to_say(here, capsys, monkeyp
     arguments = ["--workers", "0", "--steps", "2", "--trace", "t.json"]
     assert cli.main(["report", "report_datasets:slow", *arguments]) == 1
     assert "cannot write t.json: the server is gone" in capsys.readouterr().err
+
+
+def test_an_online_runs_and_its_page_shows_what_happened(here, capsys):
+    assert cli.main(["report", "report_datasets:live", "--steps", "20", "-o", "r.html"]) == 0
+    said = capsys.readouterr().out
+    assert re.match(r"\d+ messages. The model waited for messages [\d.]+ % of the time", said)
+    assert "keeps up with the stream" in said
+    assert said.endswith("r.html shows rates, ages and batch sizes.\n")
+    assert "messages/s" in (here / "r.html").read_text()
+    assert cli.main(["report", "report_datasets:live", "--seconds", "0.2"]) == 0
+    assert re.match(r"\d+ messages\. ", capsys.readouterr().out)
+    assert (here / "report.html").exists()
+    assert cli.main(["report", "report_datasets:live", "--workers", "2"]) == 2
+    assert "is a train.Online, for which there is no --workers" in capsys.readouterr().err
+    assert cli.main(["report", "report_datasets:live", "--steps", "1", "-o", "no/r.html"]) == 1
+    assert "cannot write no/r.html: No such file or directory" in capsys.readouterr().err

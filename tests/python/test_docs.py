@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mosquitto import broker
 from page import program_of, program_with, run_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +40,15 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
 def test_the_examples_of_the_readme_run(tmp_path, monkeypatch):
     text = program_with(ROOT / "README.md", Path(__file__).parent / "readme_parts.py")
     run(text, "readme", ["torch", "keras", "jax"], tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_guide_to_online_run(tmp_path):
+    pytest.importorskip("torch")
+    with broker(tmp_path / "broker") as running:
+        text = program_of(ROOT / "docs" / "online.md")
+        assert text.count("mqtt://broker.example") == 4
+        run_program(text.replace("mqtt://broker.example", running.url), "online", tmp_path, 100)
 
 
 def test_the_figures_of_the_readme_are_those_that_were_kept():

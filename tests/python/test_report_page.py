@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock import train
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -238,3 +241,38 @@ def test_a_page_that_asks_for_more_is_caught(
     seen = look_at(text, browser, tmp_path)
     assert any("refused: http://127.0.0.1:9/" in what for what in seen["trouble"])
     assert any("fail_here" in what for what in seen["trouble"])
+
+
+def test_the_page_of_a_live_stream_shows_rates_batch_sizes_and_ages(
+    browser: str, tmp_path: Path
+) -> None:
+    class Model:
+        def predict(self, batch: Any) -> Any:
+            return batch
+
+        def train(self, batch: Any) -> float:
+            time.sleep(0.004)
+            return 0.0
+
+    def source() -> Iterator[bytes]:
+        for i in range(300):
+            time.sleep(0.001)
+            yield b"%d" % i
+
+    with train.Online(source(), np.array, Model(), max_batch=1000) as live:
+        live.run()
+        live.report(tmp_path / "live.html")
+        stats = live.stats()
+    seen = look_at((tmp_path / "live.html").read_text(encoding="utf-8"), browser, tmp_path)
+    assert seen["ready"]
+    assert seen["trouble"] == []
+    assert seen["requests"] == []
+    assert seen["verdict"].endswith("the model keeps up with the stream.")
+    assert seen["lanes"] == ["model", "messages/s", "messages a batch", "oldest message"]
+    assert seen["painted"][0] > 0.05
+    assert all(share > 0 for share in seen["painted"]), seen["painted"]  # of charts: the heading
+    assert seen["figures"]["Messages"] == "300"
+    assert seen["figures"]["Dropped"] == "0"
+    assert seen["stages"] == ["waiting for messages", "training step"]
+    assert sum(stats["batch_sizes"].values()) == stats["batches"]
+    assert seen["tip"].startswith("model: ")

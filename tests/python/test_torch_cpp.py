@@ -70,6 +70,9 @@ def test_it_builds_against_the_installed_torch_and_a_project_finds_it(tmp_path):
     said = run(project / "example_torch_lenet_population", "300", prefixes=[], timeout=300)
     # It exits with an error if a network differs from torch's.
     assert len(re.findall(r"network \d: learning rate [\d.]+, loss [\d.]+", said)) == 8, said
+    said = run(project / "example_torch_mqtt_lstm", "6", prefixes=[], timeout=60)
+    # It exits with an error if the model has not learnt.
+    assert re.search(r"\d+ values; mean error [\d.]+ at the beginning, [\d.]+ at the end", said)
     said = run(project / "example_torch_lenet_towers", "300", prefixes=[], timeout=300)
     assert len(losses_of(said)) == 6, said  # 1 and 2: the plain loop, towers, towers again
     assert max(losses_of(said)) < 1

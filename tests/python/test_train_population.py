@@ -320,13 +320,13 @@ def test_modes_of_a_members_module_are_its_own():
 
 
 def test_the_slower_strategys_threads_end(monkeypatch):
-    from penstock.train import population_torch
+    from penstock.train import population_strategies
 
-    def slow(self, rows, given, shared, step=population_torch.Concurrent.step):
+    def slow(self, rows, given, shared, step=population_strategies.Concurrent.step):
         time.sleep(0.3)
         return step(self, rows, given, shared)
 
-    monkeypatch.setattr(population_torch.Concurrent, "step", slow)
+    monkeypatch.setattr(population_strategies.Concurrent, "step", slow)
     with train.Population(Small, members=2) as population:
         list(population.train(batches(), steps=STEPS).as_completed())
         assert population.strategy == "stacked"

@@ -74,16 +74,30 @@ const Page = (function () {
   const a = data.analysis;
   const consumer = data.consumer;
 
+  const live = data.live;  // of a live stream; null: of a feed
+
+  function live_figures() {
+    const mean = consumer.delivered > 0 ? consumer.samples / consumer.delivered : 0;
+    return [
+      ['Messages', number(consumer.samples), rate(a.samples_per_second) + ' a second'],
+      ['Age at prediction', duration(live.age_p50), duration(live.age_p99) + ' for 99\u202f%'],
+      ['Messages a batch', rate(mean), 'at most ' + number(live.largest_batch) + '; ' + number(consumer.delivered) + ' batches'],
+      ['Model waited', percent(a.wait_share), duration(consumer.wait_ns / 1e3) + ' of its time'],
+      ['Dropped', number(live.dropped), 'of ' + number(live.received) + ' received'],
+      ['Queued', number(live.queued), 'when this was written'],
+    ];
+  }
+
   function fill_head() {
     const workers = data.workers.length;
-    const how = data.mode === 'inline' ? 'in line' : workers + ' ' + (workers === 1 ? data.mode.replace(/(e)?s$/, '$1') : data.mode);
+    const how = live ? 'live' : data.mode === 'inline' ? 'in line' : workers + ' ' + (workers === 1 ? data.mode.replace(/(e)?s$/, '$1') : data.mode);
     $('subject').textContent = [data.title, how, duration(a.seconds * 1e6)].filter(Boolean).join(' \u00b7 ');
     document.title = (data.title ? data.title + ' \u2013 ' : '') + 'penstock report';
     $('verdict').textContent = a.verdict;
     a.recommendations.forEach((text) => $('advice').append(element('li', '', text)));
 
     const lost = consumer.skipped + consumer.replaced;
-    const rows = [
+    const rows = live ? live_figures() : [
       ['Batches', number(consumer.delivered), rate(a.batches_per_second) + ' a second'],
       consumer.samples > 0
         ? ['Samples a second', rate(a.samples_per_second), number(consumer.samples) + ' samples']
@@ -140,7 +154,7 @@ const Page = (function () {
     fill_shares('stages', [], [
       ['The model', a.consumer_stages, ['--wait', '--step']],
       [workers, a.worker_stages, ['--user', '--hand', '--ticket', '--slot']],
-    ]);
+    ].slice(0, live ? 1 : 2));
     const chain = [[workers, data.chain, ['--user']], ['The thread of the stream', data.stream, ['--hand']]]
       .filter((group) => group[1].length > 0);
     if (chain.length === 0) return;
@@ -160,8 +174,35 @@ const Page = (function () {
     no_room: 'arena full',
   };
 
+  function fill_live_tables() {
+    $('workers-card').hidden = true;
+    $('copies-title').textContent = 'Batch sizes';
+    table('copies', [{name: 'messages'}, {name: 'batches', number: true}, {name: 'share', number: true}],
+      live.sizes.map(([least, count]) => [
+        least === 1 ? '1' : number(least) + ' to ' + number(Math.min(2 * least - 1, live.largest_batch)),
+        number(count), percent(count / consumer.delivered)]), 'There were no batches.');
+    add_facts([
+      ['Most messages of a batch', data.batch_size ? number(data.batch_size) : 'unknown'],
+      ['Queue', number(data.queue_size) + ' messages, ' + bytes(data.max_bytes)],
+      ['Oldest message at its prediction', duration(live.age_max)],
+      ['Cores', data.cores ? number(data.cores) : 'unknown'],
+    ].concat(data.facts));
+  }
+
+  function add_facts(facts) {
+    facts.forEach(([name, value]) => {
+      const box = element('div');
+      box.append(element('dt', '', name), element('dd', '', value));
+      $('facts').append(box);
+    });
+  }
+
   function fill_tables() {
     fill_stages();
+    if (live) {
+      fill_live_tables();
+      return;
+    }
     const total = data.total;
     const copies = data.copies.map((row) => [REASONS[row.reason] || row.reason, number(row.copies), bytes(row.bytes)]);
     if (total.copies_avoided > 0) {
@@ -188,21 +229,16 @@ const Page = (function () {
       }
     }
 
-    const facts = [
+    add_facts([
       ['Mode', data.mode], ['Batch size', data.batch_size ? number(data.batch_size) : 'an item is a batch'],
       ['Queue', number(data.queue_size) + ' batches' + (data.max_bytes ? ', ' + bytes(data.max_bytes) : '')],
       ['Workers that make batches', data.active_workers ? number(data.active_workers) : 'all'],
       ['Cores', data.cores ? number(data.cores) : 'unknown'], ['Epochs finished', number(consumer.epochs)],
       ['Retried', number(consumer.retried)], ['Given to another worker', number(consumer.reissued)], ['Timeouts', number(consumer.timeouts)],
-    ].concat(data.facts);
-    facts.forEach(([name, value]) => {
-      const box = element('div');
-      box.append(element('dt', '', name), element('dd', '', value));
-      $('facts').append(box);
-    });
+    ].concat(data.facts));
   }
 
   fill_head();
   fill_tables();
-  return {data, element, number, duration};
+  return {data, element, number, rate, duration};
 })();

@@ -1,8 +1,9 @@
-// The timeline: a lane for the model and one per worker, and how many batches were ready.
+// The timeline: a lane for the model and one per worker, and below them how many batches were ready, or
+// rates, batch sizes and ages of a live stream.
 (function (page) {
   'use strict';
 
-  const {data, element, number, duration} = page;
+  const {data, element, number, rate, duration} = page;
   const $ = (id) => document.getElementById(id);
   const KINDS = [
     // css variable, what it is called; in the order of TraceKind
@@ -10,7 +11,7 @@
     ['--user', 'making batches'],
     ['--ticket', 'waiting for a ticket'],
     ['--slot', 'waiting for memory'],
-    ['--wait', 'model waits for a batch'],
+    ['--wait', data.live ? 'model waits for messages' : 'model waits for a batch'],
     ['--step', 'training step'],
     ['--event', 'worker replaced'],
     ['--event', 'error'],
@@ -29,11 +30,41 @@
   const GAP = many ? 3 : 8;
   const AXIS = 22;
   const DEPTH = 64;
-  const height = AXIS + lanes.length * (LANE + GAP) + GAP + (data.depth.length ? DEPTH + GAP : 0);
+  // Charts below the lanes: each a name, bars from a time to another, and the text of a height.
+  const charts = data.live ? live_charts() : data.depth.length ? [depth_chart()] : [];
+  const height = AXIS + lanes.length * (LANE + GAP) + GAP + charts.length * (DEPTH + GAP);
   const canvas = $('canvas');
   const context = canvas.getContext('2d');
   let full = [0, 1];
   let view = [0, 1];
+
+  function depth_chart() {
+    const at = data.depth;
+    const most = Math.max(data.queue_size, 1, ...at.map((sample) => sample[1]));
+    return {
+      name: 'batches ready', most: most, line: data.queue_size, text: 'max_queue_size ' + data.queue_size,
+      bars: at.map(([from, depth], i) => [from, i + 1 < at.length ? at[i + 1][0] : from, depth]),
+    };
+  }
+
+  function live_charts() {
+    const intervals = data.live.history;
+    // Until the next interval begins: a pause shows as a low rate.
+    const last = intervals.length - 1;
+    const usual = last > 0 ? (intervals[last][0] - intervals[0][0]) / last : 10e3;
+    const end = (i) => (i < last ? intervals[i + 1][0] : Math.max(intervals[i][1], intervals[i][0] + usual));
+    const chart = (name, value, text) => {
+      const bars = intervals.map((interval, i) => [interval[0], end(i), value(interval, end(i) - interval[0])]);
+      const most = Math.max(...bars.map((bar) => bar[2]));
+      return {name: name, most: most || 1, line: most, text: text(most), bars: bars};
+    };
+    if (intervals.length === 0) return [];
+    return [
+      chart('messages/s', (interval, span) => interval[3] / span * 1e6, (most) => rate(most) + ' a second'),
+      chart('messages a batch', (interval) => interval[3] / interval[2], (most) => rate(most)),
+      chart('oldest message', (interval) => interval[6], (most) => duration(most)),
+    ];
+  }
 
   function find_extent() {
     let first = Infinity;
@@ -54,6 +85,10 @@
     return AXIS + GAP / 2 + i * (LANE + GAP) + (i > 0 ? GAP : 0);
   }
 
+  function chart_bottom(i) {
+    return height - GAP / 2 - (charts.length - 1 - i) * (DEPTH + GAP);
+  }
+
   function fill_lanes() {
     let bottom = 0;
     const place = (name, top, size, className) => {
@@ -66,7 +101,7 @@
       $('lanes').append(label);
     };
     lanes.forEach((lane, i) => place(lane.name, lane_top(i), LANE, lane.consumer ? 'consumer' : ''));
-    if (data.depth.length) place('batches ready', height - DEPTH - GAP / 2, 18, '');
+    charts.forEach((chart, i) => place(chart.name, chart_bottom(i) - DEPTH, 18, ''));
     const seen = new Set();
     lanes.forEach((lane) => lane.events.forEach((event) => seen.add(event[0])));
     [4, STEP, MAKING, NO_TICKET, 3, RESTART, 7].filter((kind) => seen.has(kind)).forEach((kind) => {
@@ -182,27 +217,24 @@
     }
   }
 
-  function draw_depth(width, colour) {
-    if (!data.depth.length) return;
-    const bottom = height - GAP / 2;
-    const most = Math.max(data.queue_size, 1, ...data.depth.map((sample) => sample[1]));
+  function draw_chart(chart, bottom, width, colour) {
     const x_of = (t) => (t - view[0]) / (view[1] - view[0]) * width;
-    const y_of = (depth) => bottom - depth / most * (DEPTH - 17);
+    const y_of = (value) => bottom - value / chart.most * (DEPTH - 17);
     context.fillStyle = colour.lane;
     context.fillRect(0, bottom - DEPTH, width, DEPTH);
     context.fillStyle = colour.depth;
-    data.depth.forEach((sample, i) => {
+    chart.bars.forEach(([begin, end, value]) => {
       // Whole pixels, or the seams between samples would show.
-      const from = Math.max(0, Math.round(x_of(sample[0])));
-      const to = Math.min(width, i + 1 < data.depth.length ? Math.round(x_of(data.depth[i + 1][0])) : from + 1);
-      if (to > from) context.fillRect(from, y_of(sample[1]), to - from, bottom - y_of(sample[1]));
+      const from = Math.max(0, Math.round(x_of(begin)));
+      const to = Math.min(width, end > begin ? Math.round(x_of(end)) : from + 1);
+      if (to > from) context.fillRect(from, y_of(value), to - from, bottom - y_of(value));
     });
-    if (data.queue_size) {
+    if (chart.line) {
       context.fillStyle = colour.soft;
-      context.fillRect(0, Math.round(y_of(data.queue_size)), width, 1);
+      context.fillRect(0, Math.round(y_of(chart.line)), width, 1);
       context.font = '11px system-ui, sans-serif';
       context.textBaseline = 'top';
-      context.fillText('max_queue_size ' + data.queue_size, 6, Math.round(y_of(data.queue_size)) - 13);
+      context.fillText(chart.text, 6, Math.round(y_of(chart.line)) - 13);
     }
   }
 
@@ -219,7 +251,7 @@
     lanes.forEach((lane, i) => {
       drawn += draw_lane(lane, lane_top(i), width, colour);
     });
-    draw_depth(width, colour);
+    charts.forEach((chart, i) => draw_chart(chart, chart_bottom(i), width, colour));
     canvas.dataset.lanes = lanes.length;
     canvas.dataset.events = drawn;
   }

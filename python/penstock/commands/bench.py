@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from . import Failed, bytes_text, meters
-from .dataset import load_dataset
 from .numbers import counts, positive, seconds
+from .target import load_dataset
 
 _KINDS = ("in line", "threads", "processes")
 # If the speeds of two modes differ by less than this factor, the cheaper mode is chosen.

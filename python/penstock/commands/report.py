@@ -1,28 +1,32 @@
-"""``penstock report module:object``: feed a dataset, and write a report of each worker."""
+"""``penstock report module:object``: feed a dataset, or run an Online, and write a report."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import Failed
-from .dataset import load_dataset
 from .numbers import positive, seconds
+from .target import last_line, load_dataset
+
+if TYPE_CHECKING:
+    from ..train import Online
 
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
-        help="feed a dataset, and write a page that shows what each worker did",
+        help="feed a dataset or run a train.Online, and write a page that shows what happened",
         description="Feeds a dataset for some seconds, writes a page that shows what each worker "
         "did, and says what the bottleneck is and what to change. Nothing is trained: give "
-        "--step-ms for a training step.",
+        "--step-ms for a training step. A train.Online runs as it is.",
     )
     add = parser.add_argument
-    add("target", metavar="module:object", help="the dataset, or what gives it when called")
+    add("target", metavar="module:object", help="the dataset, or what returns it when called")
     add("-o", "--output", default="report.html", help="the page (report.html)")
     add("--trace", metavar="FILE", help="the same events for chrome://tracing and Perfetto, too")
     add("--batch-size", type=positive, help="items are samples, so many make a batch")
@@ -46,8 +50,11 @@ def _milliseconds(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     from ..loader import Loader
+    from ..train import Online
 
     source = load_dataset(options.target)
+    if isinstance(source, Online):
+        return _run_online(source, options)
     try:
         with Loader(
             source,
@@ -67,11 +74,43 @@ def run(options: argparse.Namespace) -> int:
     except Exception as error:
         text = f"{options.target} cannot be fed: {type(error).__name__}: {error}"
         raise Failed(text) from error
-    print(f"{count} batches. {found['verdict']}")
-    for advice in found["recommendations"]:
-        print(f"- {advice}")
+    _say(f"{count} batches. ", found)
     print(f"{options.output} shows what each worker did.")
     return 0
+
+
+_FEED_ONLY = ("batch_size", "workers", "threads", "queue", "step_ms", "trace")
+
+
+def _run_online(live: Online, options: argparse.Namespace) -> int:
+    given = [name for name in _FEED_ONLY if getattr(options, name)]
+    if given:
+        option = "--" + given[0].replace("_", "-")
+        raise Failed(f"{options.target} is a train.Online, for which there is no {option}", 2)
+    timer = threading.Timer(options.seconds, live.stop)
+    timer.daemon = True
+    try:
+        with live:
+            if not options.steps:
+                timer.start()
+            live.run(options.steps)
+            found, trained = live.analysis(), live.stats()["trained"]
+            _write(live.report, options.output)
+    except Failed:
+        raise
+    except Exception as error:
+        raise Failed(f"{options.target} has failed: {last_line(error)}") from error
+    finally:
+        timer.cancel()
+    _say(f"{trained:,} messages. ", found)
+    print(f"{options.output} shows rates, ages and batch sizes.")
+    return 0
+
+
+def _say(begin: str, found: dict[str, Any]) -> None:
+    print(begin + found["verdict"])
+    for advice in found["recommendations"]:
+        print(f"- {advice}")
 
 
 def _write(write: Callable[[str], object], path: str) -> None:

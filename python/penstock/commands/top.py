@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from ..base.screen import Screen
 from . import Failed, bytes_text, secrets
 
 _PATIENCE_SECONDS = 5.0
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         raise Failed(f"--interval {options.interval}: give seconds, more than 0", 2)
     secret = secrets.read(options.secret_file)
     before: list[Look] = []
-    clear = "\x1b[H\x1b[J" if sys.stdout.isatty() and not (options.once or options.json) else ""
+    screen = Screen(sys.stdout, redraw=not options.once)
     try:
         while True:
             looks = [look_at(address, secret, options.encrypt) for address in options.addresses]
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
             if options.json:
                 print(json.dumps({"shards": [_plain(look) for look in looks]}), flush=True)
             else:
-                print(clear + "\n".join(lines_of(looks)), flush=True)
+                screen.show(lines_of(looks))
             if options.once:
                 return 1 if any(look.failure for look in looks) else 0
             before = looks

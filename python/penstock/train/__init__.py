@@ -20,6 +20,7 @@ from .channel import Channel, Producer, attach_channel, channel
 from .client import ParameterClient, connect
 from .hogwild import Hogwild, HogwildReport
 from .loop import Loop, LoopMeasure, LoopReport
+from .mqtt import MqttClient, mqtt
 from .online import Message, Online, OnlineStep
 from .optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSProp
 from .parameters import Parameters, Slab
@@ -51,6 +52,7 @@ __all__ = [
     "Message",
     "Model",
     "Momentum",
+    "MqttClient",
     "Nesterov",
     "Online",
     "OnlineStep",
@@ -80,6 +82,7 @@ __all__ = [
     "channel",
     "connect",
     "evaluate",
+    "mqtt",
     "predict",
     "publish",
     "unpublish",

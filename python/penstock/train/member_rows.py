@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from .. import _engine
-from ..errors import InvalidArgument
 from .optimizers import Optimizer
-from .parameters import Parameters, Slab, shape_of
+from .parameters import shape_of
 
 __all__ = ["MemberRow", "MemberRows", "MemberState", "copied"]
 
@@ -58,12 +58,13 @@ class MemberRows:
         self.stride = one.all_floats  # of one part
         addresses = {name: array.ctypes.data for name, array in one.arrays().items()}
         first = min(addresses.values())
-        self.offsets = {name: (at - first) // 4 for name, at in addresses.items()}  # in a part
+        self.offsets = {name: (addresses[name] - first) // 4 for name in self.shapes}  # in a part
         self.parts = 1 + state_slabs
         self._slab = _engine.Slab.make([("members", [count, self.parts * self.stride])], False)
         self._gradients = _engine.Slab.make([("members", [count, self.stride])], False)
         self.floats: Array = self._slab.arrays()["members"]
         self.gradients: Array = self._gradients.arrays()["members"]
+        self.members = [MemberRow(self, row) for row in range(count)]
 
     def part(self, row: int, part: int) -> _engine.Slab:
         return self._slab.window(self._blocks, (row * self.parts + part) * self.stride)
@@ -71,51 +72,46 @@ class MemberRows:
     def gradient(self, row: int) -> _engine.Slab:
         return self._gradients.window(self._blocks, row * self.stride)
 
+    def views(self, floats: Any) -> dict[str, Any]:
+        """The blocks of the part at the beginning of the last axis, as views of any framework."""
+        found = {}
+        for name, shape in self.shapes.items():
+            block = floats[..., self.offsets[name] : self.offsets[name] + math.prod(shape)]
+            found[name] = block.reshape((*floats.shape[:-1], *shape))
+        return found
+
+    def beginning(self, weights: Mapping[str, Array], initial_state: float) -> Array:
+        """The floats of a row before the first update."""
+        floats = np.zeros(self.parts * self.stride, np.float32)
+        for name, block in self.views(floats).items():
+            np.copyto(block, weights[name])
+        for part in range(1, self.parts):
+            for block in self.views(floats[part * self.stride :]).values():
+                block[...] = initial_state
+        return floats
+
 
 class MemberRow:
     """One row, and what updates it. A member's optimizer may change; the memory stays."""
 
     def __init__(self, rows: MemberRows, row: int) -> None:
-        self._rows = rows
-        self.row = row
+        self.floats: Array = rows.floats[row]
+        self.parameters = rows.views(self.floats)
+        self.gradients = rows.views(rows.gradients[row])
         self._weights = rows.part(row, 0)
         self._gradient = rows.gradient(row)
-        self.parameters = Parameters.__new__(Parameters)
-        Slab.__init__(self.parameters, self._weights)
-        self.gradients = Slab(self._gradient)
         self._states = [rows.part(row, part) for part in range(1, rows.parts)]
         self._updater: _engine.Updater | None = None
 
-    @property
-    def floats(self) -> Array:
-        floats: Array = self._rows.floats[self.row]
-        return floats
-
-    def begin(self, optimizer: Optimizer) -> None:
-        """Set the optimizer's state to its beginning. The weights are set by the caller."""
-        initial = optimizer._built.initial_state
-        self.floats[self._rows.stride :] = 0.0
-        if initial:
-            for state in self._states:
-                for array in state.arrays().values():
-                    array[...] = initial
-        self.use(optimizer, 0)
+    def load(self, floats: Array, optimizer: Optimizer, step: int) -> None:
+        """Write a whole row, and continue from it after `step` updates."""
+        np.copyto(self.floats, floats)
+        self.use(optimizer, step)
 
     def use(self, optimizer: Optimizer, step: int) -> None:
         """Continue after `step` updates, with this optimizer."""
         self._updater = _engine.Updater.over(self._weights, optimizer._built, 0, self._states)
         self._updater.step = step
-
-    def load(self, floats: Array, optimizer: Optimizer, step: int) -> None:
-        """Write a whole row, and continue from it."""
-        if floats.shape != self.floats.shape:
-            raise InvalidArgument(
-                f"this state has {floats.size} floats; a member of this population has "
-                f"{self.floats.size}",
-                "Population",
-            )
-        np.copyto(self.floats, floats)
-        self.use(optimizer, step)
 
     def update(self) -> None:
         """Apply the gradient in the row's place. `InvalidArgument`: it is not finite."""

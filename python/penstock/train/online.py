@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -17,9 +20,14 @@ import numpy.typing as npt
 from .. import _engine
 from ..base.arguments import integer, one_of, path, real
 from ..base.conventions import Closing, name_of, shown
-from ..errors import InvalidArgument
+from ..base.nests import leaves_of
+from ..errors import Closed, InvalidArgument
+from .channel import Channel
+from .mqtt import MqttClient
 from .online_models import model_of
+from .online_results import results_of
 from .online_snapshot import read_snapshot, write_snapshot
+from .online_view import View
 from .online_windows import Message, Windows
 from .rows import array_of
 
@@ -27,16 +35,18 @@ __all__ = ["Message", "Online", "OnlineStep"]
 
 _FLUSHES = {"always": 0, "never": -1}
 _POLL_NS = 100_000_000
+_FILE_BYTES = 64 << 20  # of a file of the spool, after which the next one begins
+_FACTS = ("received", "replayed", "duplicates", "spooled", "malformed", "trained")  # of a report
 
 
 class OnlineStep(NamedTuple):
     """One batch, after it was predicted and trained on."""
 
-    messages: list[Any]  # of the batch: `Message`, an iterator's objects, or windows of them
+    messages: list[Any]  # of each row: a `Message`, an iterator's object, or a window of them
     inputs: Any  # what `prepare` returned
     predictions: Any  # made before the model was trained on the batch
     loss: float
-    ages: npt.NDArray[np.float64]  # seconds from each message's receipt to its prediction
+    ages: npt.NDArray[np.float64]  # of each row: seconds from its (last) message to its prediction
     offset: int  # the number of the message that comes after this batch
 
 
@@ -53,13 +63,15 @@ class Online(Closing):
     acknowledged is lost, and no message is in the weights twice.
 
     Threads: `run`, iteration and `snapshot` in one thread; `stop` and `stats` in any. A context
-    manager that closes.
+    manager that closes. In a forked child it is the parent's: closing does nothing, and other
+    methods raise `InvalidArgument`.
 
     Parameters
     ----------
     source : iterable, Channel or message source
-        ``train.mqtt(...)``; a `train.channel`, or any iterable, which a thread iterates. Items of
-        type bytes, or (topic, bytes), become `Message`; others are handed over as they are.
+        ``train.mqtt(...)``; a `train.channel`, until it is closed; or any iterable. A thread
+        iterates it. Items of type bytes, or (topic, bytes), become `Message`; others are handed
+        over as they are.
     prepare : callable
         ``prepare(messages)`` returns the batch that the model wants, one row for each message (each
         window, with ``window``). For a Keras model or a torch module: ``(x, y)``.
@@ -77,18 +89,21 @@ class Online(Closing):
         If the queue is full: stop reading from the source; drop the oldest queued message; drop the
         new one. A message dropped as the oldest is still in the spool.
     max_queue, max_queue_bytes : int
-        The size of the queue, in messages and in bytes.
+        The size of the queue, in messages and in bytes: of topics and payloads, or of the arrays of
+        other objects.
     spool : path, optional
         A folder for the log and the snapshot. One process at a time. Messages must be bytes.
     fsync : {"always", "never"} or float
         When the log is flushed to disk: after each write; by the system; at least every so many
         seconds. Messages are acknowledged after it.
     ack : {"spooled", "after_train"}, optional
-        When a message is acknowledged. Default: "spooled" if there is a spool. Without a spool,
-        messages acknowledged after the last snapshot are lost in a crash, with their training.
-    on_batch : callable or path, optional
-        ``on_batch(step)``, with an `OnlineStep`. A path: a line of JSON for each batch is appended
-        to that file.
+        When a message is acknowledged: once it is in the spool; once it was trained on, too.
+        Default: "spooled" if there is a spool. Without a spool, messages acknowledged after the
+        last snapshot are lost in a crash, with their training.
+    on_batch : callable, path or MqttClient, optional
+        ``on_batch(step)``, with an `OnlineStep`, after each batch. A path: a line of JSON for each
+        batch (``offset``, ``messages``, ``loss``, ``age`` of the oldest message, ``predictions``)
+        is appended to that file. A `train.mqtt` client of one topic: the line is published there.
     snapshot : path, optional
         The snapshot's file. Default: ``snapshot`` in the spool, if there is one.
     snapshot_seconds, snapshot_steps : float, int, optional
@@ -113,6 +128,11 @@ class Online(Closing):
         Invalid arguments; another process uses the spool.
     DataLoss
         The log is damaged before its end, or does not belong to the snapshot.
+    System
+        From `run` and `snapshot`: the disk of the spool or the snapshot is full, or fails. Make
+        another `Online` when it has space: nothing that was acknowledged is lost.
+    Closed
+        From `run`: the source gave up, for the reason in the error.
 
     Examples
     --------
@@ -138,7 +158,11 @@ class Online(Closing):
         spool: str | os.PathLike[str] | None = None,
         fsync: str | float = 0.01,
         ack: str | None = None,
-        on_batch: Callable[[OnlineStep], object] | str | os.PathLike[str] | None = None,
+        on_batch: Callable[[OnlineStep], object]
+        | str
+        | os.PathLike[str]
+        | MqttClient
+        | None = None,
         snapshot: str | os.PathLike[str] | None = None,
         snapshot_seconds: float | None = 60.0,
         snapshot_steps: int | None = None,
@@ -170,8 +194,6 @@ class Online(Closing):
         self._windows = None if window is None else Windows(window, step, key)
         self._on_malformed = on_malformed
         self._publish, self._publish_ns = publish, _seconds("publish_seconds", publish_seconds)
-        self._on_batch = on_batch if callable(on_batch) else None
-        self._file = None
         folder = None if spool is None else path(spool, "Online")
         self._snapshot = None if snapshot is None else path(snapshot, "Online")
         if self._snapshot is None and folder is not None:
@@ -203,7 +225,7 @@ class Online(Closing):
             ack == "after_train",
             folder,
             fsync_ns,
-            64 << 20,
+            _FILE_BYTES,
             self._offset,
         )
         self._stop = threading.Event()
@@ -212,41 +234,57 @@ class Online(Closing):
         self._feed_error: BaseException | None = None
         self._started: float | None = None
         self._recent: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=64)
+        self._losses: deque[float] = deque(maxlen=64)
         self._snapshot_at = self._published_at = time.monotonic()
         self._snapshot_batch = self._batches
         self._closed = False
-        if self._on_batch is None and on_batch is not None:
-            self._file = Path(path(on_batch, "Online")).open("a", encoding="utf-8")  # noqa: SIM115
+        self._results = results_of(on_batch)
 
     def __iter__(self) -> Iterator[OnlineStep]:
         """Yield an `OnlineStep` for each batch until the source ends or `stop` is called."""
         self._start()
-        while not self._stop.is_set():
-            if self._pending is None and not self._take():
-                if self._queue.finished:
-                    break
-                continue
-            done = self._step()
-            self._tick()
-            if done is not None:
-                yield done
+        try:
+            while not self._stop.is_set():
+                if self._pending is None and not self._take():
+                    if self._queue.finished:
+                        break
+                    continue
+                done = self._step()
+                self._tick()
+                if done is not None:
+                    yield done
+        finally:
+            self._stop.clear()
         if self._feed_error is not None:
             error, self._feed_error = self._feed_error, None
             raise error
 
-    def run(self, steps: int | None = None) -> None:
+    def run(self, steps: int | None = None, watch: bool = False) -> None:
         """Run until the source ends, `stop` is called, or after so many batches.
 
         May be called again, also after an error of the model or of ``prepare``: the batch that was
         not trained on is tried again. Makes a snapshot before it returns.
+
+        Parameters
+        ----------
+        steps : int, optional
+            The most batches.
+        watch : bool
+            Show rates, ages, batch sizes and the loss meanwhile; also the last prediction if it is
+            a number, and the truth if the batch is a pair ``(x, y)``. On a terminal the view is
+            redrawn in place, elsewhere it is a line each second.
         """
         most = None if steps is None else integer("steps", steps, 0, operation="Online")
         done = 0
-        if most != 0:
-            for _ in self:
-                done += 1
-                if done == most:
-                    break
+        view = View(self.stats) if watch else None
+        with view or contextlib.nullcontext():
+            if most != 0:
+                for step in self:
+                    if view is not None:
+                        view.seen(step)
+                    done += 1
+                    if done == most:
+                        break
         self.snapshot()
 
     def snapshot(self) -> None:
@@ -270,8 +308,27 @@ class Online(Closing):
         self._snapshot_batch = self._batches
 
     def stop(self) -> None:
-        """End `run` after the batch it is at. Any thread, also a signal handler."""
+        """End `run` after the batch it is at, or as soon as it begins. Any thread, also a signal
+        handler."""
         self._stop.set()
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write one self-contained HTML page: rates, ages and batch sizes over time, and whether
+        the model keeps up.
+
+        Raises
+        ------
+        OSError
+            The file could not be written.
+        """
+        facts = {name: f"{value:,}" for name, value in self.stats().items() if name in _FACTS}
+        page = self._queue.report_html(name_of(self._source), self._max_batch, list(facts.items()))
+        Path(path).write_text(page, encoding="utf-8")
+
+    def analysis(self) -> dict[str, Any]:
+        """Return whether the model keeps up, and what to change, from the counters so far."""
+        result: dict[str, Any] = self._queue.analysis(self._max_batch)
+        return result
 
     def close(self) -> None:
         """Stop the source, and close the log. Messages that are queued are in the spool, or were
@@ -283,8 +340,7 @@ class Online(Closing):
         self._queue.close()
         if self._feeder is not None and self._feeder is not threading.current_thread():
             self._feeder.join(timeout=1.0)
-        if self._file is not None:
-            self._file.close()
+        self._results.close()
 
     def stats(self) -> dict[str, Any]:
         """Return counts, rates and ages.
@@ -294,14 +350,16 @@ class Online(Closing):
         dict
             Messages: ``received``, ``spooled``, ``replayed`` (read from the log after a restart),
             ``duplicates`` (redelivered ones), ``dropped``, ``malformed``, ``predicted``,
-            ``trained``, ``queued``, ``queued_bytes``. ``batches``, ``batch_size`` (mean), ``rate``
-            (messages trained per second, lately). ``age_p50``, ``age_p99``, ``age_max``: seconds
-            from receipt to prediction. ``torn_bytes``: cut off the log's end when it was opened.
-            ``offset``: the next message. ``source``: what the source tells, or {}.
-            ``malformed``, ``predicted``, ``trained`` and ``batches`` go on across restarts.
+            ``trained``, ``queued``, ``queued_bytes``. ``batches``, ``batch_size`` (mean),
+            ``largest_batch``, ``batch_sizes`` (a dict of the number of batches with 1, 2 to 3, 4 to
+            7, ... messages, by the least of these), ``rate`` (messages trained per second, lately),
+            ``loss`` (mean of the last 64 batches; NaN: none). ``age_p50``, ``age_p99``,
+            ``age_max``: seconds from receipt to prediction. ``torn_bytes``: cut off the log's end
+            when it was opened. ``offset``: the next message. ``source``: what the source tells, or
+            {}. ``malformed``, ``predicted``, ``trained`` and ``batches`` go on across restarts.
         """
         counts: dict[str, Any] = self._queue.counts()
-        recent = list(self._recent)
+        recent, losses = list(self._recent), list(self._losses)
         (begin, before), (end, after) = recent[0], recent[-1]
         counts["source"] = json.loads(counts["source"] or "{}")
         return {
@@ -312,6 +370,7 @@ class Online(Closing):
             "batches": self._batches,
             "batch_size": self._trained / self._batches if self._batches else 0.0,
             "rate": (after - before) / (end - begin) if end > begin else 0.0,
+            "loss": sum(losses) / len(losses) if losses else math.nan,
             "offset": self._offset,
         }
 
@@ -328,7 +387,6 @@ class Online(Closing):
     def _start(self) -> None:
         if self._closed:
             raise InvalidArgument("this Online is closed; make another", "Online")
-        self._stop.clear()
         if self._started is not None:
             return
         self._started = time.monotonic()
@@ -342,7 +400,7 @@ class Online(Closing):
     def _feed(self) -> None:
         """Put the items of the source into the queue, in a thread of its own."""
         try:
-            for item in _items(self._source):
+            for item in self._items():
                 while not self._queue.wait_for_space(_POLL_NS):
                     if self._closed:
                         return
@@ -351,7 +409,7 @@ class Online(Closing):
                 elif _is_message(item):
                     self._queue.put(item[0], item[1])
                 else:
-                    self._queue.put_object(item)
+                    self._queue.put_object(item, _bytes_of(item))
                 if self._closed:
                     return
         except BaseException as error:
@@ -359,12 +417,20 @@ class Online(Closing):
         finally:
             self._queue.ended("")
 
+    def _items(self) -> Iterator[Any]:
+        if not isinstance(self._source, Channel):
+            yield from self._source
+            return
+        with contextlib.suppress(Closed):  # it was closed: the end of the stream
+            while not self._closed:
+                yield from self._source.get(256, timeout=_POLL_NS * 1e-9, stack=False) or ()
+
     def _take(self) -> bool:
-        taken: Any = self._queue.take(self._max_batch, self._min_batch, self._max_wait, _POLL_NS)
-        items, objects = taken
-        if not items:
+        messages = self._queue.take(
+            self._max_batch, self._min_batch, self._max_wait, _POLL_NS, Message
+        )
+        if not messages:
             return False
-        messages = items if objects else [_message(item) for item in items]
         self._pending = messages, self._queue.next_offset
         return True
 
@@ -373,27 +439,26 @@ class Online(Closing):
         assert self._pending is not None
         messages, offset = self._pending
         count = len(messages)
+        ends = list(range(count))  # of each row, the last of its messages
         if self._windows is not None:
-            messages = self._windows.look(messages)
-        inputs, kept, malformed = self._prepared(messages)
-        if not kept:
+            messages, ends = self._windows.look(messages)
+        inputs, rows = self._prepared(messages)
+        malformed = len(messages) - len(rows)
+        if not rows:
             self._pass(offset, count, malformed)
             self._queue.aged()
             return None
+        kept = [messages[row] for row in rows]
         predictions = self._model.predict(inputs, len(kept))
-        ages = np.array(self._queue.aged(), np.float64) * 1e-9
+        ages = np.array(self._queue.aged(), np.float64)[[ends[row] for row in rows]] * 1e-9
         self._predicted += count if self._windows is not None else len(kept)
         loss = float(array_of(self._model.train(inputs, len(kept))))
         self._pass(offset, count, malformed)
         self._batches += 1
         self._recent.append((time.monotonic(), self._trained))
+        self._losses.append(loss)
         done = OnlineStep(kept, inputs, predictions, loss, ages, offset)
-        if self._on_batch is not None:
-            self._on_batch(done)
-        elif self._file is not None:
-            line = {"offset": offset, "messages": len(kept), "loss": loss, "age": ages.max()}
-            line["predictions"] = array_of(predictions).tolist()
-            print(json.dumps(line), file=self._file, flush=True)
+        self._results.put(done)
         return done
 
     def _pass(self, offset: int, count: int, malformed: int) -> None:
@@ -406,20 +471,19 @@ class Online(Closing):
         self._trained += count if self._windows is not None else count - malformed
         self._queue.trained(offset)
 
-    def _prepared(self, messages: list[Any]) -> tuple[Any, list[Any], int]:
-        """Return the batch, its messages, and the number of malformed ones left out."""
+    def _prepared(self, messages: list[Any]) -> tuple[Any, list[int]]:
+        """Return the batch, and the indices of its messages: all but malformed ones."""
         if not messages:
-            return None, [], 0
+            return None, []
         try:
-            return self._prepare(messages), messages, 0
+            return self._prepare(messages), list(range(len(messages)))
         except Exception:
             if self._on_malformed == "raise":
                 raise
-            kept = [message for message in messages if self._is_sound(message)]
+            kept = [row for row, message in enumerate(messages) if self._is_sound(message)]
             if len(kept) == len(messages):
                 raise  # each alone is sound: an error of prepare itself
-        malformed = len(messages) - len(kept)
-        return (self._prepare(kept) if kept else None), kept, malformed
+        return (self._prepare([messages[row] for row in kept]) if kept else None), kept
 
     def _is_sound(self, message: Any) -> bool:
         try:
@@ -449,10 +513,6 @@ def _seconds(name: str, value: Any) -> float:
     return seconds
 
 
-def _message(item: tuple[str, bytes]) -> Message:
-    return Message(item[0], item[1])
-
-
 def _is_message(item: Any) -> bool:
     return (
         isinstance(item, tuple)
@@ -462,11 +522,6 @@ def _is_message(item: Any) -> bool:
     )
 
 
-def _items(source: Any) -> Iterator[Any]:
-    from .channel import Channel
-
-    if not isinstance(source, Channel):
-        yield from source
-        return
-    while True:
-        yield from source.get(256, timeout=0.1, stack=False) or ()
+def _bytes_of(item: Any) -> int:
+    """About the memory of an item."""
+    return sum(getattr(leaf, "nbytes", None) or sys.getsizeof(leaf) for leaf in leaves_of(item))

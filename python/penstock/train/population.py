@@ -9,19 +9,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ..base.arguments import flag, integer, one_of, real
 from ..base.conventions import Closing, shown
 from ..errors import Closed, InvalidArgument, OutOfMemory
-from .member_rows import MemberRow, MemberRows, MemberState, copied
+from .member_rows import MemberRows, MemberState, copied
 from .optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSProp
+from .population_strategies import Architecture, Concurrent, Stacked, Strategy
 from .steps import END, Source
-
-if TYPE_CHECKING:
-    from .population_torch import Strategy
 
 __all__ = ["MemberResult", "MemberState", "Population", "PopulationRun"]
 
@@ -78,10 +76,13 @@ class Population(Closing):
 
     Parameters
     ----------
-    model : callable or torch.nn.Module
-        A function or class without arguments that makes a module: each member's initial weights
-        come from a call of it with torch's generator at the member's seed. A module: all members
-        begin with its weights. float32, on the CPU.
+    model : callable, torch.nn.Module, or pair of functions
+        For torch, a function or class without arguments that makes a module: each member's initial
+        weights come from a call of it with torch's generator at the member's seed. A module: all
+        members begin with its weights. float32, on the CPU.
+        For JAX, a pair ``(init, apply)``: ``init(key)``, called with ``jax.random.key`` of the
+        member's seed, returns a tree of arrays of float32, and ``apply(weights, inputs)`` the
+        outputs. Of a Flax module: ``(lambda key: net.init(key, x), net.apply)``.
     members : int
     hyper : dict
         The optimizer's hyper-parameters by name ("lr", "weight_decay", "momentum", ...), and
@@ -90,19 +91,21 @@ class Population(Closing):
     optimizer : {"sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw"}
         Its formula is that of `train.SGD` and so on.
     loss : callable, optional
-        ``loss(outputs, targets) -> scalar tensor``. Default: `torch.nn.functional.cross_entropy`.
+        ``loss(outputs, targets) -> scalar``, of the model's framework. Default: the mean softmax
+        cross-entropy of integer labels.
     seed : int
         Also decides `perturb`.
     strategy : {"stacked", "concurrent"}, optional
-        How gradients are computed. stacked: one call for all members, by `torch.func.vmap`; for a
-        module without buffers. concurrent: `threads` threads compute a member's step each. None:
-        both are measured in the first steps of a run, and the faster one goes on. Results are equal
-        within rounding, but for layers that draw random numbers.
+        How gradients are computed. stacked: one call for all members, by `torch.func.vmap` (for a
+        module without buffers) or `jax.vmap`. concurrent: `threads` threads compute a member's step
+        each. None: both are measured in the first steps of a run, and the faster one goes on.
+        Results are equal within rounding, but for layers that draw random numbers.
     threads : int, optional
         For "concurrent". Default: the usable cores.
     compile : bool
         Whether the call of "stacked" is compiled by `torch.compile`, which takes some seconds and
-        needs a C++ compiler. Only with strategy="stacked".
+        needs a C++ compiler. Only for torch with strategy="stacked"; calls of JAX are always
+        compiled, once for each shape of a batch.
     resident : int, optional
         Members that train at once. The others wait in a copy, and take the place of one that has
         finished. Default: all.
@@ -110,7 +113,7 @@ class Population(Closing):
     Raises
     ------
     InvalidArgument
-        A wrong option, or a model that is no such module.
+        A wrong option, or a wrong model.
     OutOfMemory
         The text says how many members fit.
 
@@ -134,9 +137,6 @@ class Population(Closing):
         compile: bool = False,
         resident: int | None = None,
     ) -> None:
-        from . import population_torch as of_torch
-
-        self._torch = of_torch
         self._count = integer("members", members, 1, operation="Population")
         if resident is None:
             resident = self._count
@@ -148,39 +148,30 @@ class Population(Closing):
         self.strategy: str | None = strategy
         cores = len(os.sched_getaffinity(0))
         self._threads = integer("threads", threads or cores, 1, operation="Population")
-        self._compile = flag("compile", compile, "Population")
-        if self._compile and strategy != "stacked":
+        if flag("compile", compile, "Population") and strategy != "stacked":
             raise InvalidArgument("compile=True is for strategy='stacked'", "Population")
         self._random = random.Random(integer("seed", seed, 0, operation="Population"))
         self._hyper = _hyper_of(hyper or {}, self._count, seed, self._formula)
         self._optimizers = [self._optimizer_of(hyper) for hyper in self._hyper]
-        self._loss = loss
-        if loss is None:
-            from torch.nn.functional import cross_entropy
-
-            self._loss = cross_entropy
-
-        make = self._maker_of(model)
-        first = make(0)
-        found = of_torch.check_module(first)
-        shapes = {name: tuple(p.shape) for name, p in found.items()}
-        state_slabs = self._optimizers[0]._built.state_slabs
+        self._architecture = _architecture_of(model, self._hyper[0]["seed"], loss, compile)
+        shapes = self._architecture.shapes
+        built = self._optimizers[0]._built
         count = min(resident, self._count)
         try:
-            self._rows = MemberRows(count, shapes, state_slabs)
+            self._rows = MemberRows(count, shapes, built.state_slabs)
         except OutOfMemory as error:
-            floats = sum(math.prod(shape) for shape in shapes.values()) * (2 + state_slabs)
+            floats = sum(math.prod(shape) for shape in shapes.values()) * (2 + built.state_slabs)
             raise OutOfMemory(_how_many_fit(count, 4 * floats), "Population") from error
-        self._places = [MemberRow(self._rows, row) for row in range(count)]
-        self._modules = of_torch.modules_over(first, self._places)
-        self._module = first
+        self._architecture.over(self._rows)
         self._waiting: dict[int, MemberState] = {}  # members without a row
         self._row_of: dict[int, int] = {}
         self._strategies: dict[str, Strategy] = {}
         self._run: PopulationRun | None = None
         self._closed = False
         for number in range(self._count):
-            self._begin(number, first if number == 0 else make(number))
+            self._waiting[number] = self._initial(number)
+            if number < count:
+                self._enter(number, number)
 
     # ---- members ---------------------------------------------------------------------------------
 
@@ -188,7 +179,7 @@ class Population(Closing):
         return self._count
 
     def __repr__(self) -> str:
-        return shown(self, type(self._module).__name__, members=self._count, strategy=self.strategy)
+        return shown(self, self._architecture.name, members=self._count, strategy=self.strategy)
 
     def hyper(self, member: int) -> dict[str, Any]:
         """The hyper-parameters of a member, with its seed."""
@@ -198,30 +189,21 @@ class Population(Closing):
         """Updates of a member, in all runs."""
         number = self._number(member)
         waits = self._waiting.get(number)
-        return self._places[self._row_of[number]].step if waits is None else waits.step
+        return self._rows.members[self._row_of[number]].step if waits is None else waits.step
 
     def module(self, member: int) -> Any:
-        """A torch module with the member's weights.
+        """The member's model, with its weights.
 
-        A view of them while the member has a row (always, without `resident`); it may belong to
-        another member after the next step of a run. Otherwise a copy. Its modes are its own:
-        ``eval()`` on it does not change how the member trains.
+        For torch, a module. A view of the weights while the member has a row (always, without
+        `resident`); it may belong to another member after the next step of a run. Otherwise a copy.
+        Its modes are its own: ``eval()`` on it does not change how the member trains.
+        For JAX, the weights: the tree that `init` returns, of JAX arrays that are copies.
         """
-        import copy
-
-        import torch
-
         number = self._number(member)
         if number in self._row_of:
-            return self._torch.view_of(self._modules[self._row_of[number]])
-        state, made = self._waiting[number], copy.deepcopy(self._module)
-        for name, parameter in made.named_parameters():
-            if name in self._rows.shapes:
-                shape, at = self._rows.shapes[name], self._rows.offsets[name]
-                floats = state.floats[at : at + math.prod(shape)].reshape(shape)
-                parameter.data = torch.from_numpy(floats.copy())
-        self._torch.set_buffers(made, state.buffers)
-        return made
+            return self._architecture.module(self._row_of[number])
+        state = self._waiting[number]
+        return self._architecture.copy_of(self._rows.views(state.floats), state.buffers)
 
     def take(self, member: int) -> MemberState:
         """Copy a member out: weights and optimizer state as one array."""
@@ -232,13 +214,8 @@ class Population(Closing):
                 waits.floats.copy(), waits.step, dict(waits.hyper), copied(waits.buffers)
             )
         row = self._row_of[number]
-        place = self._places[row]
-        return MemberState(
-            place.floats.copy(),
-            place.step,
-            self.hyper(number),
-            self._torch.buffers_of(self._modules[row]),
-        )
+        place, buffers = self._rows.members[row], self._architecture.buffers(row)
+        return MemberState(place.floats.copy(), place.step, self.hyper(number), buffers)
 
     def put(self, member: int, state: MemberState, hyper: Mapping[str, Any] | None = None) -> None:
         """Replace a member by a state of `take`, from this population or an equal one.
@@ -266,21 +243,17 @@ class Population(Closing):
         step = integer("the step", state.step, 0, operation="put")
         optimizer = self._optimizer_of(values)
         floats = np.ascontiguousarray(state.floats, np.float32)
-        if floats.shape != self._places[0].floats.shape:
+        if floats.shape != self._rows.floats[0].shape:
             raise InvalidArgument(
                 f"this state has {floats.size} floats; a member of this population has "
-                f"{self._places[0].floats.size}",
+                f"{self._rows.floats[0].size}",
                 "put",
             )
         self._hyper[number], self._optimizers[number] = values, optimizer
-        if number in self._waiting:
-            self._waiting[number] = MemberState(
-                floats.copy(), step, dict(values), copied(state.buffers)
-            )
-            return
-        row = self._row_of[number]
-        self._places[row].load(floats, optimizer, step)
-        self._torch.set_buffers(self._modules[row], state.buffers)
+        waits = MemberState(floats.copy(), step, dict(values), copied(state.buffers))
+        self._waiting[number] = waits
+        if number in self._row_of:
+            self._enter(number, self._row_of[number])
 
     def copy(self, source: int, to: int) -> None:
         """Make member `to` equal to `source`: weights, optimizer state, step, hyper-parameters.
@@ -378,21 +351,6 @@ class Population(Closing):
     def _number(self, member: int) -> int:
         return integer("member", member, 0, self._count - 1, operation="Population")
 
-    def _maker_of(self, model: Any) -> Callable[[int], Any]:
-        import copy
-
-        import torch
-
-        if isinstance(model, torch.nn.Module):
-            return lambda number: copy.deepcopy(model)
-        if not callable(model):
-            raise InvalidArgument(
-                f"the model is a {type(model).__name__}; give a torch.nn.Module, or a function "
-                "that makes one",
-                "Population",
-            )
-        return lambda number: self._torch.initial_weights(model, self._hyper[number]["seed"])
-
     def _optimizer_of(self, hyper: Mapping[str, Any]) -> Optimizer:
         given = {name: value for name, value in hyper.items() if name != "seed"}
         return self._formula(**given)
@@ -401,52 +359,44 @@ class Population(Closing):
         optimizer = self._optimizer_of(values)
         self._hyper[number], self._optimizers[number] = values, optimizer
         if number in self._row_of:
-            place = self._places[self._row_of[number]]
+            place = self._rows.members[self._row_of[number]]
             place.use(optimizer, place.step)
         else:
             self._waiting[number].hyper = dict(values)
 
-    def _begin(self, number: int, module: Any) -> None:
-        """Set a member to its beginning, in a free row or waiting."""
-        row = len(self._row_of)
-        waits = row == len(self._places)
-        row = row - 1 if waits else row
-        place = self._places[row]
-        before = self.take(self._member_in(row)) if waits else None
-        for name, parameter in module.named_parameters():
-            if name in self._rows.shapes:
-                np.copyto(place.parameters[name], parameter.detach().numpy())
-        self._torch.set_buffers(self._modules[row], self._torch.buffers_of(module))
-        place.begin(self._optimizers[number])
-        if before is None:
-            self._row_of[number] = row
-            return
-        buffers = self._torch.buffers_of(self._modules[row])
-        self._waiting[number] = MemberState(place.floats.copy(), 0, self.hyper(number), buffers)
-        self.put(self._member_in(row), before)
+    def _initial(self, number: int) -> MemberState:
+        seed = self._hyper[number]["seed"]
+        weights, buffers = self._architecture.initial(seed)
+        shapes, found = self._rows.shapes, {name: a.shape for name, a in weights.items()}
+        for name in {**shapes, **found}:
+            if shapes.get(name) != found.get(name):
+                raise InvalidArgument(
+                    f"with seed {seed} the model's {name!r} is {found.get(name)}, and "
+                    f"{shapes.get(name)} in member 0; all members need the same shapes",
+                    "Population",
+                )
+        floats = self._rows.beginning(weights, self._optimizers[number]._built.initial_state)
+        return MemberState(floats, 0, self.hyper(number), dict(buffers))
 
-    def _member_in(self, row: int) -> int:
-        return next(number for number, at in self._row_of.items() if at == row)
+    def _enter(self, number: int, row: int) -> None:
+        """Move a member that waits into a row."""
+        state = self._waiting.pop(number)
+        self._row_of[number] = row
+        self._rows.members[row].load(state.floats, self._optimizers[number], state.step)
+        self._architecture.set_buffers(row, state.buffers)
 
     def _bring(self, number: int, instead: int) -> None:
         """Give a waiting member the row of another, which waits from now on."""
-        left = self.take(instead)
-        state = self._waiting.pop(number)
-        self._row_of[number] = self._row_of.pop(instead)
-        self._waiting[instead] = left
-        self.put(number, state)
+        self._waiting[instead] = self.take(instead)
+        self._enter(number, self._row_of.pop(instead))
 
     def _strategy(self, name: str) -> Strategy:
         if name not in self._strategies:
-            assert self._loss is not None
-            if name == "stacked":
-                self._strategies[name] = self._torch.Stacked(
-                    self._module, self._rows, self._loss, self._compile
-                )
-            else:
-                self._strategies[name] = self._torch.Concurrent(
-                    self._modules, self._rows, self._loss, self._threads
-                )
+            self._strategies[name] = (
+                Stacked(self._architecture)
+                if name == "stacked"
+                else Concurrent(self._architecture, self._threads)
+            )
         return self._strategies[name]
 
 
@@ -537,12 +487,11 @@ class PopulationRun(Closing):
         population = self._population
         numbers = sorted(self._active, key=population._row_of.__getitem__)
         rows = [population._row_of[number] for number in numbers]
-        tensors_of = population._torch.tensors_of
         batches: Any
         if self._shared is not None:
-            batches = tensors_of(self._taken(self._shared))
+            batches = self._taken(self._shared)
         else:
-            batches = [tensors_of(self._taken(self._sources[number])) for number in numbers]
+            batches = [self._taken(self._sources[number]) for number in numbers]
         losses = self._compute(rows, batches)
         over: list[tuple[int, Exception | None]] = []
         for number, row, loss in zip(numbers, rows, losses, strict=True):
@@ -562,7 +511,7 @@ class PopulationRun(Closing):
         except InvalidArgument:
             if population.strategy is not None:
                 raise
-            losses = []  # this module cannot be stacked
+            losses = []  # this model cannot be stacked
         if population.strategy is None and all(isinstance(loss, Exception) for loss in losses):
             # vmap refuses an operation, or all members fail in the other way, too.
             population.strategy = "concurrent"
@@ -580,7 +529,7 @@ class PopulationRun(Closing):
                 f"the loss of member {number} is {loss} in step {step}", "Population"
             )
         try:
-            self._population._places[row].update()
+            self._population._rows.members[row].update()
         except InvalidArgument as error:
             return error
         self._left[number] -= 1
@@ -591,7 +540,13 @@ class PopulationRun(Closing):
         batch = source.take()
         if batch is END:
             raise InvalidArgument("the data gave no batch", "Population")
-        return batch
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise InvalidArgument(
+                f"a batch is a {type(batch).__name__}; a population wants (inputs, targets). Let "
+                "the feed's last function make a pair of it",
+                "Population",
+            )
+        return self._population._architecture.pair(batch)
 
     def _choose(self) -> str:
         """The strategy of the next step."""
@@ -613,6 +568,18 @@ class PopulationRun(Closing):
         losses = np.asarray(self._losses.pop(number), np.float32)
         hyper = self._population.hyper(number)
         return MemberResult(number, hyper, self._done.pop(number), losses, error)
+
+
+def _architecture_of(
+    model: Any, seed: int, loss: Callable[[Any, Any], Any] | None, compiled: bool
+) -> Architecture:
+    if isinstance(model, (tuple, list)):
+        from .population_jax import JaxFunctions
+
+        return JaxFunctions(model, seed, loss, compiled)
+    from .population_torch import TorchModules
+
+    return TorchModules(model, seed, loss, compiled)
 
 
 def _hyper_of(

@@ -45,14 +45,14 @@ class Broker {
 
   uint16_t port() const { return port_; }
   // The next connection of the client, with CONNECT and SUBSCRIBE answered.
-  void connected(bool session = false, uint8_t code = 0) {
+  void connected(bool session = false, uint8_t code = 0, bool subscribes = true) {
     pollfd waits{listener_.get(), POLLIN, 0};
     ASSERT_EQ(poll(&waits, 1, 10'000), 1) << "the client did not connect";
     peer_.reset(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     in_.clear();
     ASSERT_EQ(next(), Type::kConnect);
     say({0x20, 2, session ? 1 : 0, code});
-    if (code != 0) return;
+    if (code != 0 || !subscribes) return;
     ASSERT_EQ(next(), Type::kSubscribe);
     say({0x90, 3, body_[0], body_[1], 1});
   }
@@ -314,6 +314,63 @@ TEST_F(MqttClientTest, publishes_until_the_broker_has_it) {
   broker.say({0x70, 2, second >> 8, second & 255});
   while (count("on_their_way") != 0) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(count("published"), 2u);
+}
+
+TEST_F(MqttClientTest, a_client_that_only_publishes_does_not_subscribe) {
+  EXPECT_THROW(client->publish("t", bytes_of("m"), 1), Error) << "not started";
+  EXPECT_TRUE(client->flush(0));
+  client->start_publishing();
+  client->start_publishing();  // does nothing
+  EXPECT_THROW(client->start(sink), Error);
+  std::thread publisher([&] { client->publish("t", bytes_of("m"), 1); });  // waits to be connected
+  broker.connected(false, 0, false);
+  publisher.join();
+  EXPECT_EQ(broker.next(), Type::kPublish);
+  EXPECT_FALSE(client->flush(0.05)) << "not acknowledged";
+  const int id = broker.body()[3] << 8 | broker.body()[4];
+  broker.say({0x40, 2, id >> 8, id & 255});
+  EXPECT_TRUE(client->flush(10));
+  client->stop();
+  EXPECT_THROW(client->publish("t", bytes_of("m"), 1), Error) << "stopped";
+}
+
+TEST_F(MqttClientTest, a_broker_that_forgot_the_session_gets_messages_again) {
+  client->start_publishing();
+  std::thread publisher([&] { client->publish("t", bytes_of("m"), 2); });
+  broker.connected(false, 0, false);
+  publisher.join();
+  ASSERT_EQ(broker.next(), Type::kPublish);
+  const int id = broker.body()[3] << 8 | broker.body()[4];
+  broker.say({0x50, 2, id >> 8, id & 255});
+  ASSERT_EQ(broker.next(), Type::kPubrel);
+  broker.disconnect();
+  broker.connected(true, 0, false);
+  EXPECT_EQ(broker.next(), Type::kPubrel) << "the broker has the message";
+  broker.disconnect();
+  broker.connected(false, 0, false);
+  ASSERT_EQ(broker.next(), Type::kPublish) << "the broker has forgotten it";
+  EXPECT_EQ(broker.flags() & 8, 0) << "it is not a duplicate for this broker";
+  EXPECT_EQ(broker.body().back(), 'm');
+}
+
+TEST_F(MqttClientTest, no_more_than_20_messages_of_qos_2_are_on_their_way) {
+  client->start_publishing();
+  std::thread publisher([&] {
+    for (int i = 0; i < 50; ++i) client->publish("t", bytes_of("m"), 2);
+  });
+  broker.connected(false, 0, false);
+  publisher.join();
+  std::vector<int> ids;
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(broker.next(), Type::kPublish);
+    ids.push_back(broker.body()[3] << 8 | broker.body()[4]);
+  }
+  EXPECT_TRUE(broker.silent(50ms));
+  broker.say({0x50, 2, ids[0] >> 8, ids[0] & 255});
+  ASSERT_EQ(broker.next(), Type::kPubrel);
+  EXPECT_TRUE(broker.silent(50ms));
+  broker.say({0x70, 2, ids[0] >> 8, ids[0] & 255});
+  EXPECT_EQ(broker.next(), Type::kPublish);
 }
 
 TEST_F(MqttClientTest, a_refusal_that_stays_ends_it) {

@@ -136,6 +136,16 @@ TEST(MqttPackets, a_topic_that_cannot_be_published_to_is_refused) {
   EXPECT_TRUE(out.empty());
 }
 
+TEST(MqttPackets, a_filter_has_wildcards_for_whole_levels) {
+  for (const char* good : {"t", "#", "+", "a/#", "+/b/+", "/", "$share/group/a/#", "$SYS/x"}) {
+    EXPECT_NO_THROW(check_filter(good)) << good;
+  }
+  for (const char* bad : {"", "a#", "#/a", "a/#/b", "a+", "+a/b", "$share/group", "$share//a",
+                          "$share/gr+oup/a", "$share/group/"}) {
+    EXPECT_THROW(check_filter(bad), Error) << bad;
+  }
+}
+
 // Whatever the bytes, a packet is read, waited for or refused.
 TEST(MqttPackets, damaged_packets_are_errors) {
   std::mt19937 random(1);

@@ -1,4 +1,4 @@
-"""Loads a dataset from ``module:object``, with errors that name the failed step."""
+"""Loads what ``module:object`` names, with errors that name the failed step."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import inspect
 import os
 import sys
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import Failed
+
+if TYPE_CHECKING:
+    from ..train import Online
 
 
 def load_dataset(target: str) -> Any:
@@ -22,16 +25,45 @@ def load_dataset(target: str) -> Any:
     ------
     Failed
     """
+    found = _instance(_object(target, "train:dataset"), target, "a dataset")
+    if hasattr(found, "__next__"):
+        raise Failed(
+            f"{target} is a generator, which can be consumed once; name the generator function", 2
+        )
+    return found
+
+
+def load_online(target: str) -> Online:
+    """Return the `train.Online` that ``module:object`` names, as `load_dataset` finds it.
+
+    Raises
+    ------
+    Failed
+    """
+    from ..train import Online
+
+    found = _instance(_object(target, "live:online"), target, "a train.Online")
+    if not isinstance(found, Online):
+        kind = type(found).__qualname__
+        raise Failed(
+            f"{target} is of type {kind}, and not a train.Online; name one, or a function that "
+            "returns one",
+            2,
+        )
+    return found
+
+
+def _object(target: str, example: str) -> Any:
     module_name, colon, path = target.partition(":")
     if not (colon and module_name and path):
-        raise Failed(f"{target!r} is no module:object, like train:dataset", 2)
+        raise Failed(f"{target!r} is no module:object, like {example}", 2)
     found = _import(module_name)
     for name in path.split("."):
         try:
             found = getattr(found, name)
         except AttributeError:
             raise Failed(f"{module_name} has no {path!r}{_like(found, name)}", 2) from None
-    return _instance(found, target)
+    return found
 
 
 def _import(name: str) -> Any:
@@ -47,12 +79,12 @@ def _import(name: str) -> Any:
                 f"there is no module {missing!r}: not in {here}, nor among the installed packages",
                 2,
             ) from None
-        raise Failed(f"importing {name!r} failed: {_last_line(error)}") from None
+        raise Failed(f"importing {name!r} failed: {last_line(error)}") from None
     except Exception as error:
-        raise Failed(f"importing {name!r} failed: {_last_line(error)}") from None
+        raise Failed(f"importing {name!r} failed: {last_line(error)}") from None
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
@@ -65,20 +97,16 @@ def _like(owner: Any, name: str) -> str:
     return f"; it has {', '.join(close)}" if close else ""
 
 
-def _instance(found: Any, target: str) -> Any:
+def _instance(found: Any, target: str, what: str) -> Any:
     from ..streams import is_stream_function
 
     if inspect.isclass(found) or (inspect.isfunction(found) and not is_stream_function(found)):
         try:
-            found = found()
+            return found()
         except Exception as error:
             raise Failed(
-                f"{target} must be a dataset, or give one when called without arguments: "
-                f"{_last_line(error)}",
+                f"{target} must be {what}, or return one when called without arguments: "
+                f"{last_line(error)}",
                 2,
             ) from None
-    if hasattr(found, "__next__"):
-        raise Failed(
-            f"{target} is a generator, which can be consumed once; name the generator function", 2
-        )
     return found
