@@ -103,7 +103,7 @@ def columns_of(total: Survey) -> list[str]:
         f"{'column':{width}}  type",
         *(f"{name:{width}}  {kind}" for name, kind in total.columns.items()),
         "",
-        f"penstock.Dataset.parquet(...).shuffle(seed=0, block={total.group_rows}, window=4)",
+        'penstock.Dataset.parquet(...).shuffle(seed=0, block="auto", window=4)',
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import shutil
 import tempfile
@@ -14,8 +13,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from .. import _engine
 from ..base.element_spec import TensorSpec
+from ..base.output_file import OutputFile
 from ..dataset.parquet import pyarrow_parquet
 from ..files import TarWriter, TFRecordWriter, example
 from . import Failed
@@ -133,7 +132,7 @@ class ParquetRows:
         self._pa = pyarrow
         fields = [pyarrow.field(name, _type_of(name, leaf)) for name, leaf in spec.items()]
         self._schema = pyarrow.schema(fields)
-        self._sink = _Sink(_engine.FileWriter(path, "none"))
+        self._sink = OutputFile(path)
         self._writer = pyarrow_parquet("convert").ParquetWriter(
             pyarrow.PythonFile(self._sink, mode="w"),
             self._schema,
@@ -171,37 +170,6 @@ class ParquetRows:
             self._writer.close()
 
 
-class _Sink(io.RawIOBase):
-    """An `_engine.FileWriter` as a file of Python's. Closing it alone publishes nothing."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self._written = 0
-
-    def publish(self) -> None:
-        self._file.close()
-        self._file = None
-
-    def discard(self) -> None:
-        """Leave nothing of the file, and of what is written from now on."""
-        if self._file is not None:
-            self._file.discard()
-        self._file = None
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._written
-
-    def write(self, data: Any) -> int:
-        size = memoryview(data).nbytes
-        if self._file is not None:
-            self._file.write(data)
-        self._written += size
-        return size
-
-
 class Arrays:
     """An .npy, .npz or IDX file. The values wait in unnamed files until their number is known."""
 
@@ -218,7 +186,7 @@ class Arrays:
                 2,
             )
         self._count = 0
-        self._sink = _Sink(_engine.FileWriter(path, compression))
+        self._sink = OutputFile(path, compression)
         self._parts: dict[str, IO[bytes]] = {}
         for name in self._leaves:
             self._parts[name] = tempfile.TemporaryFile(dir=Path(path).absolute().parent)  # noqa: SIM115

@@ -32,19 +32,21 @@ class Windows:
         self._last: dict[Any, tuple[list[Any], int]] = {}  # messages, and how many before a window
         self._next: dict[Any, tuple[list[Any], int]] = {}
 
-    def look(self, messages: list[Any]) -> list[list[Any]]:
+    def look(self, messages: list[Any]) -> tuple[list[list[Any]], list[int]]:
+        """Return the windows, and for each the index of the message that completed it."""
         self._next = {}
-        windows = []
-        for message in messages:
+        windows, ends = [], []
+        for index, message in enumerate(messages):
             key = self._key(message)
             before, wanted = self._next.get(key) or self._last.get(key) or ([], self._size)
             last = [*before, message][-self._size :]
             wanted -= 1
             if wanted == 0:
                 windows.append(last)
+                ends.append(index)
                 wanted = self._step
             self._next[key] = last, wanted
-        return windows
+        return windows, ends
 
     def advance(self) -> None:
         self._last.update(self._next)
@@ -53,8 +55,12 @@ class Windows:
     def state(self) -> Any:
         rows = []
         for key, (last, wanted) in self._last.items():
-            if not all(isinstance(part, (str, bytes)) for message in last for part in message):
-                raise InvalidArgument("only windows of messages of bytes can be snapshot", "Online")
+            if not all(isinstance(message, Message) for message in last):
+                raise InvalidArgument(
+                    "only windows of messages of bytes can be in a snapshot: let the source yield "
+                    "bytes or (topic, bytes)",
+                    "Online",
+                )
             texts = [[topic, np.frombuffer(payload, np.uint8)] for topic, payload in last]
             rows.append([key, wanted, texts])
         return rows
