@@ -602,11 +602,14 @@ void MqttClient::forget_published(uint16_t id, bool accepted) {
 void MqttClient::keep_alive() {
   if (keep_alive_ns_ == 0) return;
   const uint64_t now = now_ns();
-  if (ping_sent_ns_ != 0) {
-    // While the sink is full, the answer may be behind messages that are not read.
-    if (sink_->full()) ping_sent_ns_ = now;
-    if (now - ping_sent_ns_ > keep_alive_ns_) throw closed("the broker did not answer a ping");
-  } else if (now - last_sent_ns_ > keep_alive_ns_ / 2) {
+  // While the sink is full, an answer may be behind messages that are not read. The broker, too,
+  // wants a sign of life meanwhile.
+  const bool full = sink_->full();
+  if (full && ping_sent_ns_ != 0) ping_sent_ns_ = now;
+  if (ping_sent_ns_ != 0 && now - ping_sent_ns_ > keep_alive_ns_) {
+    throw closed("the broker did not answer a ping");
+  }
+  if ((ping_sent_ns_ == 0 || full) && now - last_sent_ns_ > keep_alive_ns_ / 2) {
     mqtt::append_ping(out_);
     ping_sent_ns_ = now;
     last_sent_ns_ = now;

@@ -422,6 +422,22 @@ TEST_F(MqttClientTest, pings_while_nothing_is_sent) {
   broker.connected(true);  // no answer: another connection
 }
 
+TEST_F(MqttClientTest, pings_while_the_sink_is_full_and_no_answer_is_read) {
+  MqttOptions pings = options();
+  pings.keep_alive_s = 1;
+  MqttClient behind(pings);
+  behind.start(sink);
+  broker.connected();
+  sink.is_full = true;
+  broker.publish("first", 0, 0);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(broker.next(), Type::kPingreq);
+  broker.say({0xD0, 0, 0xD0, 0, 0xD0, 0, 0xD0, 0});
+  sink.is_full = false;
+  behind.space();
+  EXPECT_EQ(sink.wait_for(1).size(), 1u);
+  EXPECT_EQ(broker.next(), Type::kPingreq);
+}
+
 TEST_F(MqttClientTest, stops_at_any_time) {
   client->start(sink);
   client->stop();
