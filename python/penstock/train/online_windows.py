@@ -28,7 +28,7 @@ class Windows:
     def __init__(self, window: int, step: int, key: Callable[[Any], Any] | None) -> None:
         self._size = integer("window", window, 1, operation="Online")
         self._step = integer("step", step, 1, operation="Online")
-        self._key = key or (lambda message: message.topic)
+        self._key = key or (lambda message: getattr(message, "topic", ""))
         self._last: dict[Any, tuple[list[Any], int]] = {}  # messages, and how many before a window
         self._next: dict[Any, tuple[list[Any], int]] = {}
 
@@ -53,7 +53,7 @@ class Windows:
     def state(self) -> Any:
         rows = []
         for key, (last, wanted) in self._last.items():
-            if not all(isinstance(part, (str, bytes)) for message in last for part in message):
+            if not all(isinstance(message, Message) for message in last):
                 raise InvalidArgument("only windows of messages of bytes can be snapshot", "Online")
             texts = [[topic, np.frombuffer(payload, np.uint8)] for topic, payload in last]
             rows.append([key, wanted, texts])
