@@ -513,6 +513,44 @@ def test_wrong_data_is_refused():
         assert [r.steps for r in results] == [1, 1]  # nothing of the above is left
 
 
+@pytest.mark.parametrize("resident", [None, 1])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_exception_of_a_members_own_data_is_its_error(strategy, resident):
+    def data(member, seed):
+        if member == 2:
+            return iter(batches(2))  # ends early, and cannot be begun again
+        return failing() if member == 1 else batches()
+
+    def failing():
+        yield from batches(3)
+        raise OSError("a file is gone")
+
+    options = {"strategy": strategy, "resident": resident}
+    with train.Population(Small, members=4, **options) as population:
+        results = {r.member: r for r in population.train(data, steps=5).as_completed()}
+        assert [results[member].steps for member in range(4)] == [5, 3, 2, 5]
+        assert isinstance(results[1].error, OSError)
+        assert "no batch" in str(results[2].error)
+        assert results[0].error is results[3].error is None
+        assert [population.step(member) for member in range(4)] == [5, 3, 2, 5]
+
+
+def test_a_run_that_nobody_has_is_over():
+    with train.Population(Small, members=2) as population:
+        population.train(batches(), steps=1)
+        results = list(population.train(batches(), steps=1).as_completed())
+    assert [r.steps for r in results] == [1, 1]
+
+
+@pytest.mark.parametrize("of", [torch.tensor, np.array, tuple])
+def test_hyper_parameters_are_any_array(of):
+    rates = of([1e-3, 1e-2])
+    with train.Population(Small, members=2, hyper={"lr": rates, "seed": of([3, 4])}) as population:
+        found = [population.hyper(member) for member in range(2)]
+    assert [hyper["seed"] for hyper in found] == [3, 4]
+    np.testing.assert_allclose([hyper["lr"] for hyper in found], [1e-3, 1e-2], rtol=1e-6)
+
+
 def test_too_many_members_say_how_many_fit():
     class Large(torch.nn.Module):
         def __init__(self) -> None:
