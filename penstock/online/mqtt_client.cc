@@ -35,6 +35,8 @@ constexpr size_t kMaxUnreliableBytes = 16 << 20;
 constexpr size_t kMaxOutBytes = 4 << 20;  // then no more is read, so no more has to be answered
 constexpr double kFirstWaitS = 0.1, kLongestWaitS = 10;
 constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint64_t kLastsNs = 10 * kSecond;  // a connection of this time was no failure
+constexpr std::byte kTakenOver{0x8E};        // a reason to disconnect
 // A token is the connection's number, and that of the message in it.
 constexpr int kNumberBits = 40;
 constexpr uint64_t kNumbers = (uint64_t{1} << kNumberBits) - 1;
@@ -171,6 +173,11 @@ void MqttClient::publish(std::string_view topic, std::span<const std::byte> payl
         },
         Deadline(kForEver));
     if (ended_) throw closed(last_error_.empty() ? "the client was stopped" : last_error_);
+    if (packet.size() > max_sent_bytes_) {
+      throw Error(Code::kInvalidArgument, kMqtt,
+                  "a message of " + std::to_string(packet.size()) +
+                      " bytes with its topic; the broker takes " + std::to_string(max_sent_bytes_));
+    }
     if (qos == 0) {
       if (!connected_ || unreliable_.size() + packet.size() > kMaxUnreliableBytes) {
         ++unsent_;
@@ -213,10 +220,11 @@ void MqttClient::run() {
   uint32_t failures = 0;
   const Deadline first(options_.connect_timeout_s);
   while (!stopping()) {
+    uint64_t connected_ns = 0;
     try {
       open();
       hello();
-      failures = 0;
+      connected_ns = now_ns();
       receive();
     } catch (const Error& error) {
       std::lock_guard lock(mutex_);
@@ -227,6 +235,8 @@ void MqttClient::run() {
     }
     close_socket();
     if (!why.empty() || stopping()) break;
+    // A broker that ends each connection at once is not asked ten times a second.
+    if (connected_ns != 0 && now_ns() - connected_ns > kLastsNs) failures = 0;
     wait_before_next(failures++);
   }
   {
@@ -326,14 +336,18 @@ void MqttClient::hello() {
   }
   if (connack.keep_alive_s) keep_alive_ns_ = *connack.keep_alive_s * kSecond;
   if (!connack.session_present) received_.clear();
-  if (subscribes_) {
+  // A subscription that the session has is not made again: the broker would send retained messages
+  // again.
+  const bool resumed = connack.session_present && has_subscribed_;
+  if (subscribes_ && !resumed) {
     mqtt::append_subscribe(out_, options_.version, 0xFFFF, options_.topics, options_.qos);
   }
   std::lock_guard lock(mutex_);
   connections_.fetch_add(1);
   changed_.notify_all();
   connected_ = true;
-  subscribed_ = false;
+  subscribed_ = resumed;
+  max_sent_bytes_ = connack.max_packet_bytes;
   last_error_.clear();
   // The oldest first: identifiers are given in turn.
   in_flight_ = in_flight_2_ = 0;
@@ -494,6 +508,7 @@ void MqttClient::handle(const mqtt::Frame& frame) {
                     "the broker refuses the topic \"" + options_.topics[i] + "\" (code " +
                         std::to_string(suback.codes[i]) + ")");
       }
+      has_subscribed_ = true;
       std::lock_guard lock(mutex_);
       subscribed_ = true;
       return;
@@ -502,6 +517,11 @@ void MqttClient::handle(const mqtt::Frame& frame) {
       ping_sent_ns_ = 0;
       return;
     case Type::kDisconnect:
+      if (!frame.body.empty() && frame.body[0] == kTakenOver) {
+        throw Error(Code::kInvalidArgument, kMqtt,
+                    "another client has connected with the client_id \"" + options_.client_id +
+                        "\": give each its own");
+      }
       throw closed(mqtt::read_disconnect(frame));
     default:
       throw Error(Code::kDataLoss, kMqtt,
@@ -602,11 +622,14 @@ void MqttClient::forget_published(uint16_t id, bool accepted) {
 void MqttClient::keep_alive() {
   if (keep_alive_ns_ == 0) return;
   const uint64_t now = now_ns();
-  if (ping_sent_ns_ != 0) {
-    // While the sink is full, the answer may be behind messages that are not read.
-    if (sink_->full()) ping_sent_ns_ = now;
-    if (now - ping_sent_ns_ > keep_alive_ns_) throw closed("the broker did not answer a ping");
-  } else if (now - last_sent_ns_ > keep_alive_ns_ / 2) {
+  // While the sink is full, an answer may be behind messages that are not read. The broker, too,
+  // wants a sign of life meanwhile.
+  const bool full = sink_->full();
+  if (full && ping_sent_ns_ != 0) ping_sent_ns_ = now;
+  if (ping_sent_ns_ != 0 && now - ping_sent_ns_ > keep_alive_ns_) {
+    throw closed("the broker did not answer a ping");
+  }
+  if ((ping_sent_ns_ == 0 || full) && now - last_sent_ns_ > keep_alive_ns_ / 2) {
     mqtt::append_ping(out_);
     ping_sent_ns_ = now;
     last_sent_ns_ = now;

@@ -138,6 +138,7 @@ class MqttClient final : public MessageSource {
   Bytes out_;
   size_t out_sent_ = 0;
   bool tls_wants_write_ = false;
+  bool has_subscribed_ = false;  // on some connection
   uint64_t connection_ = 0;      // its number: the high half of tokens
   uint64_t first_arrived_ = 0;   // the number of arrived_.front()
   std::deque<Arrived> arrived_;  // not acknowledged
@@ -155,6 +156,7 @@ class MqttClient final : public MessageSource {
   std::deque<uint16_t> to_send_;  // of on_their_way_
   // Of this connection; in_flight_2_: those of QoS 2.
   uint32_t in_flight_ = 0, in_flight_2_ = 0, max_in_flight_ = 0;
+  uint64_t max_sent_bytes_ = UINT32_MAX;  // of a packet that the broker takes
   uint64_t unsent_ = 0;
   uint16_t next_id_ = 1;
   std::string last_error_;

@@ -10,6 +10,8 @@ namespace {
 
 constexpr size_t kMaxLength = 268'435'455;  // of a packet without its header
 constexpr size_t kMaxText = 65'535;
+constexpr uint8_t kRetainIfNew = 0x10;
+constexpr std::string_view kNotInATopic("+#\0", 3);
 
 // Identifiers of properties (MQTT 5.0, 2.2.2.2) that are read or written here.
 constexpr uint8_t kSessionExpiry = 0x11, kServerKeepAlive = 0x13, kReasonString = 0x1F,
@@ -258,18 +260,20 @@ void append_subscribe(Bytes& out, Version version, uint16_t id,
   if (version == Version::k5) put_length(body, 0);
   for (const std::string& filter : filters) {
     put_text(body, filter);
-    put8(body, qos);
+    // Version 5: retained messages are sent only for a subscription that the session did not have.
+    put8(body, version == Version::k5 ? qos | kRetainIfNew : qos);
   }
   put_header(out, Type::kSubscribe, 2, body.size());
   put_bytes(out, body);
 }
 
 void append(Bytes& out, Version version, const Publish& publish) {
-  if (publish.topic.empty() || publish.topic.find_first_of("+#") != std::string_view::npos ||
+  if (publish.topic.empty() ||
+      publish.topic.find_first_of(kNotInATopic) != std::string_view::npos ||
       publish.topic.size() > kMaxText) {
     throw Error(Code::kInvalidArgument, "MQTT",
                 "cannot publish to the topic \"" + std::string(publish.topic.substr(0, 100)) +
-                    "\": a topic has 1 to 65535 bytes, and neither + nor #");
+                    "\": a topic has 1 to 65535 bytes, and no +, # or zero byte");
   }
   const size_t length = 2 + publish.topic.size() + (publish.qos > 0 ? 2 : 0) +
                         (version == Version::k5 ? 1 : 0) + publish.payload.size();
@@ -326,6 +330,8 @@ Connack read_connack(const Frame& frame, Version version) {
         connack.receive_maximum = std::max<uint16_t>(1, from.get16());
       } else if (id == kServerKeepAlive) {
         connack.keep_alive_s = from.get16();
+      } else if (id == kMaximumPacketSize) {
+        connack.max_packet_bytes = from.get32();
       } else if (id == kReasonString) {
         connack.reason = from.text();
       } else {

@@ -57,7 +57,8 @@ struct Publish {
   uint16_t id = 0;         // 0 for QoS 0
   bool duplicate = false;  // sent before, perhaps
 };
-// Error kInvalidArgument: an empty topic or one with a wildcard; longer than a packet may be.
+// Error kInvalidArgument: an empty topic, one with a wildcard or a zero byte; longer than a packet
+// may be.
 void append(Bytes& out, Version version, const Publish& publish);
 // kPuback, kPubrec, kPubrel or kPubcomp.
 void append_acknowledgement(Bytes& out, Type type, uint16_t id);
@@ -81,7 +82,8 @@ struct Connack {
   uint8_t code = 0;    // 0: connected
   std::string reason;  // what the broker says about it, or what the code means
   uint16_t receive_maximum = 65535;
-  std::optional<uint16_t> keep_alive_s;  // the broker's, instead of the client's
+  uint32_t max_packet_bytes = UINT32_MAX;  // of a packet that the broker takes
+  std::optional<uint16_t> keep_alive_s;    // the broker's, instead of the client's
 };
 Connack read_connack(const Frame& frame, Version version);
 // Whether the code of a Connack will be the same at the next try: a wrong password, for example.

@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -327,6 +328,35 @@ def test_a_burst_stays_within_the_bound(open_broker: Mosquitto) -> None:
     assert model.seen == list(range(20_000))
 
 
+@pytest.mark.parametrize("version", ["3.1.1", "5"])
+def test_a_retained_message_comes_once_although_the_connection_was_lost(
+    tmp_path: Path, version: str
+) -> None:
+    with broker(tmp_path) as one:
+        publish_retained(one.port, b"kept", b"7")
+        source = train.mqtt(f"{one.url}/kept", client_id="me", version=version)
+        with learner(source, payloads) as (live, model):
+            wait_for(lambda: model.seen == [7])
+            one.stop()
+            one.start()
+            wait_for(lambda: live.stats()["source"]["reconnects"] == 1)
+            wait_for(lambda: live.stats()["source"]["connected"])
+            with train.mqtt(one.url) as sender:
+                sender.publish("kept", "8")
+            wait_for(lambda: 8 in model.seen)
+    assert model.seen == [7, 8]
+
+
+def publish_retained(port: int, topic: bytes, payload: bytes) -> None:
+    """Publish a message that the broker keeps for later subscribers. QoS 0, MQTT 3.1.1."""
+    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+        connection.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01r")
+        assert connection.recv(4) == b"\x20\x02\x00\x00"
+        body = len(topic).to_bytes(2, "big") + topic + payload
+        connection.sendall(b"\x31" + bytes([len(body)]) + body + b"\xe0\x00")
+        assert connection.recv(1) == b""
+
+
 def test_no_broker_is_an_error_in_time() -> None:
     source = train.mqtt("mqtt://localhost:1/t", **SHORT)
     with train.Online(source, texts, Model()) as live, pytest.raises(Closed, match="connect"):
@@ -385,11 +415,14 @@ def test_invalid_arguments_are_named(url: str, settings: dict[str, Any], match: 
 
 def test_messages_that_cannot_be_published_are_refused(open_broker: Mosquitto) -> None:
     with train.mqtt(open_broker.url) as sender:
-        for topic in ("", "a/+", "#", "a" * 70_000):
+        for topic in ("", "a/+", "#", "a" * 70_000, "a\0b"):
             with pytest.raises(InvalidArgument, match="topic"):
                 sender.publish(topic, b"1")
         with pytest.raises(InvalidArgument, match="qos"):
             sender.publish("t", b"1", 3)
+        for payload in (5, None, [1, 2], "\ud800"):
+            with pytest.raises(InvalidArgument, match="payload"):
+                sender.publish("t", payload)  # type: ignore[arg-type]
         sender.publish("t", b"")
     with pytest.raises(Closed):
         sender.publish("t", b"1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import os
 import threading
 import time
@@ -71,7 +72,8 @@ def test_malformed_messages_are_skipped_and_counted_or_raised() -> None:
     items = [b"1", b"x", b"2", b"", b"3"]
     model = Model()
     with train.Online(items, prepare, model) as live:
-        live.run()
+        with pytest.warns(RuntimeWarning, match="prepare raised"):
+            live.run()
         assert live.stats()["malformed"] == 2
         assert live.stats()["trained"] == 3
     assert model.seen == [1, 2, 3]
@@ -109,6 +111,63 @@ def test_an_error_of_the_iterator_comes_after_its_items() -> None:
     with train.Online(items(), prepare, model) as live, pytest.raises(KeyError, match="gone"):
         live.run()
     assert model.seen == [1]
+
+
+def test_a_closed_online_leaves_a_channel_to_the_next_one() -> None:
+    name = f"test-online-{os.getpid()}"
+    with train.channel(name) as channel, train.attach_channel(name) as producer:
+        for first in (0, 100):
+            model = Model()
+            with train.Online(channel, np.array, model) as live:
+                for number in range(first, first + 100):
+                    producer.put(np.float64(number))
+                while len(model.seen) < 100:
+                    live.run(1)
+            assert model.seen == list(range(first, first + 100))
+
+
+def test_results_in_a_file_are_json_for_any_predictions(tmp_path: Path) -> None:
+    class Two(Model):
+        def predict(self, batch: Any) -> Any:
+            return {"mean": np.array([1.0, np.nan]), "both": (np.array([1, 2]), np.zeros((2, 1)))}
+
+        def train(self, batch: Any, weights: Any = None) -> float:
+            return float("inf")
+
+    with train.Online(numbers(2), prepare, Two(), on_batch=tmp_path / "results") as live:
+        live.run()
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    line = json.loads((tmp_path / "results").read_text(), parse_constant=refuse)
+    assert line["predictions"] == {"mean": [1.0, None], "both": [[1, 2], [[0.0], [0.0]]]}
+    assert line["loss"] is None
+
+
+def test_a_refused_online_does_not_keep_its_spool(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    with pytest.raises(OSError, match="missing") as kept:  # with its frames
+        train.Online(numbers(1), prepare, Model(), spool=spool, on_batch=tmp_path / "missing" / "x")
+    train.Online(numbers(1), prepare, Model(), spool=spool).close()
+    assert kept
+
+
+def test_objects_of_an_iterator_are_one_sequence() -> None:
+    model = Model()
+    with train.Online([1.0, 2.0, 3.0, 4.0], np.array, model, window=3) as live:
+        live.run()
+    assert np.array_equal(model.seen, [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])
+
+
+def test_the_error_of_a_malformed_message_is_told() -> None:
+    with train.Online([b"1", b"x"], prepare, Model()) as live:
+        assert live.stats()["malformed_error"] is None
+        with pytest.warns(RuntimeWarning, match="could not convert string to float: b'x'"):
+            live.run()
+        assert (
+            live.stats()["malformed_error"] == "ValueError: could not convert string to float: b'x'"
+        )
 
 
 def test_batches_are_padded_to_sizes_and_predictions_are_cut() -> None:
@@ -193,6 +252,8 @@ def test_a_redelivered_message_is_trained_on_once(tmp_path: Path) -> None:
 def test_invalid_arguments_are_named(options: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
         train.Online([], prepare, Model(), **options)
+    with pytest.raises(InvalidArgument, match="the source is a NoneType"):
+        train.Online(None, prepare, Model())
 
 
 def test_the_ages_are_those_of_the_rows() -> None:

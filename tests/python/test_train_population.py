@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 
@@ -319,6 +320,26 @@ def test_modes_of_a_members_module_are_its_own():
     assert modes == [True, True]
 
 
+def test_no_thread_computes_after_ctrl_c():
+    begun, ended = [], []
+
+    def loss(outputs, targets):
+        begun.append(None)
+        if len(begun) == 1:
+            _thread.interrupt_main()
+        time.sleep(0.2)
+        ended.append(None)
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    with train.Population(
+        Small, members=9, loss=loss, strategy="concurrent", threads=2
+    ) as population:
+        with pytest.raises(KeyboardInterrupt):
+            list(population.train(batches(), steps=1).as_completed())
+        assert len(begun) == len(ended) < 9
+        assert [population.step(n) for n in range(9)] == [0] * 9
+
+
 def test_the_slower_strategys_threads_end(monkeypatch):
     from penstock.train import population_strategies
 
@@ -490,6 +511,44 @@ def test_wrong_data_is_refused():
             population.train(broken, steps=1)
         results = list(population.train(batches(), steps=np.int64(1)).as_completed())
         assert [r.steps for r in results] == [1, 1]  # nothing of the above is left
+
+
+@pytest.mark.parametrize("resident", [None, 1])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_exception_of_a_members_own_data_is_its_error(strategy, resident):
+    def data(member, seed):
+        if member == 2:
+            return iter(batches(2))  # ends early, and cannot be begun again
+        return failing() if member == 1 else batches()
+
+    def failing():
+        yield from batches(3)
+        raise OSError("a file is gone")
+
+    options = {"strategy": strategy, "resident": resident}
+    with train.Population(Small, members=4, **options) as population:
+        results = {r.member: r for r in population.train(data, steps=5).as_completed()}
+        assert [results[member].steps for member in range(4)] == [5, 3, 2, 5]
+        assert isinstance(results[1].error, OSError)
+        assert "no batch" in str(results[2].error)
+        assert results[0].error is results[3].error is None
+        assert [population.step(member) for member in range(4)] == [5, 3, 2, 5]
+
+
+def test_a_run_that_nobody_has_is_over():
+    with train.Population(Small, members=2) as population:
+        population.train(batches(), steps=1)
+        results = list(population.train(batches(), steps=1).as_completed())
+    assert [r.steps for r in results] == [1, 1]
+
+
+@pytest.mark.parametrize("of", [torch.tensor, np.array, tuple])
+def test_hyper_parameters_are_any_array(of):
+    rates = of([1e-3, 1e-2])
+    with train.Population(Small, members=2, hyper={"lr": rates, "seed": of([3, 4])}) as population:
+        found = [population.hyper(member) for member in range(2)]
+    assert [hyper["seed"] for hyper in found] == [3, 4]
+    np.testing.assert_allclose([hyper["lr"] for hyper in found], [1e-3, 1e-2], rtol=1e-6)
 
 
 def test_too_many_members_say_how_many_fit():

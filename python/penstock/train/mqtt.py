@@ -52,20 +52,26 @@ class MqttClient(Closing):
         topic : str
             Without wildcards.
         payload : bytes or str
-            A str is sent as UTF-8.
+            A str is sent as UTF-8. Of a NumPy array: its bytes.
         qos : {0, 1, 2}, optional
             Default: the client's.
 
         Raises
         ------
         InvalidArgument
-            The topic has a wildcard, or the message is longer than 256 MB.
+            The topic has a wildcard; the payload is no bytes or str; the message is longer than 256
+            MB, or than the broker takes (which it tells in version 5).
         Closed
             The client was closed; or it gave up, for the reason in the error: a wrong password, a
             certificate that is not trusted, no first connection in time.
         """
         level = self._qos if qos is None else integer("qos", qos, 0, 2, operation="publish")
-        data = payload.encode() if isinstance(payload, str) else bytes(payload)
+        try:  # bytes(5) would be five zeros
+            data = payload.encode() if isinstance(payload, str) else bytes(memoryview(payload))
+        except (TypeError, UnicodeEncodeError):
+            raise InvalidArgument(
+                f"the payload is {payload!r:.100}; give bytes, or a str", "publish"
+            ) from None
         self._message_source.start_publishing()
         self._message_source.publish(string("topic", topic, "publish"), data, level)
 

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -109,7 +110,8 @@ class Online(Closing):
     snapshot_seconds, snapshot_steps : float, int, optional
         The time and the number of steps between two snapshots. One is made at the end, too.
     on_malformed : {"skip", "raise"}
-        If ``prepare`` raises for a message: count and skip it, or raise.
+        If ``prepare`` raises for a message: count and skip it, with a warning for the first one; or
+        raise.
     pad_to : sequence of int, optional
         Batches are padded to the next of these sizes by repeating their last row, for models that
         are compiled for each shape. ``train(batch, weights)`` then gets the weight of each row, 0
@@ -117,8 +119,9 @@ class Online(Closing):
         over its rows. Predictions are cut. Default: for Keras on jax and tensorflow, powers of 4.
     window, step, key : int, int, callable, optional
         The model sees windows of the last ``window`` messages of each ``key(message)`` (default:
-        the topic), one every ``step`` messages. ``prepare`` gets a list of windows, which are lists
-        of messages. Messages that complete no window count as trained.
+        the topic; messages without one are one sequence), one every ``step`` messages. ``prepare``
+        gets a list of windows, which are lists of messages. Messages that complete no window
+        count as trained.
     publish, publish_seconds : callable, float, optional
         ``publish()`` is called every ``publish_seconds``, between batches: for `train.publish`.
 
@@ -182,6 +185,7 @@ class Online(Closing):
         one_of("ack", ack, ("spooled", "after_train"), "Online")
         if ack == "spooled" and spool is None:
             raise InvalidArgument('ack is "spooled"; give a folder as spool', "Online")
+        _check_source(source)
         self._source, self._prepare = source, prepare
         self._max_batch = integer("max_batch", max_batch, 1, 1 << 24, operation="Online")
         self._min_batch = integer("min_batch", min_batch, 1, max_batch, operation="Online")
@@ -207,6 +211,7 @@ class Online(Closing):
                 f"{name_of(model)} has no state() and restore(), which snapshots need", "Online"
             )
         self._malformed = self._predicted = self._trained = self._batches = 0
+        self._malformed_error: str | None = None
         self._offset = 0  # the next message that no step has passed
         if self._snapshot is not None and os.path.exists(self._snapshot):
             self._restore(read_snapshot(self._snapshot))
@@ -218,6 +223,7 @@ class Online(Closing):
             )
         else:
             fsync_ns = int(_seconds("fsync", fsync) * 1e9)
+        self._results = results_of(on_batch)
         self._queue = _engine.MessageQueue.make(
             integer("max_queue", max_queue, 1, operation="Online"),
             integer("max_queue_bytes", max_queue_bytes, 1, operation="Online"),
@@ -238,7 +244,6 @@ class Online(Closing):
         self._snapshot_at = self._published_at = time.monotonic()
         self._snapshot_batch = self._batches
         self._closed = False
-        self._results = results_of(on_batch)
 
     def __iter__(self) -> Iterator[OnlineStep]:
         """Yield an `OnlineStep` for each batch until the source ends or `stop` is called."""
@@ -356,7 +361,8 @@ class Online(Closing):
             ``loss`` (mean of the last 64 batches; NaN: none). ``age_p50``, ``age_p99``,
             ``age_max``: seconds from receipt to prediction. ``torn_bytes``: cut off the log's end
             when it was opened. ``offset``: the next message. ``source``: what the source tells, or
-            {}. ``malformed``, ``predicted``, ``trained`` and ``batches`` go on across restarts.
+            {}. ``malformed_error``: what ``prepare`` raised last for a malformed message, or None.
+            ``malformed``, ``predicted``, ``trained`` and ``batches`` go on across restarts.
         """
         counts: dict[str, Any] = self._queue.counts()
         recent, losses = list(self._recent), list(self._losses)
@@ -365,6 +371,7 @@ class Online(Closing):
         return {
             **counts,
             "malformed": self._malformed,
+            "malformed_error": self._malformed_error,
             "predicted": self._predicted,
             "trained": self._trained,
             "batches": self._batches,
@@ -480,7 +487,15 @@ class Online(Closing):
         except Exception:
             if self._on_malformed == "raise":
                 raise
+            first = self._malformed_error is None
             kept = [row for row, message in enumerate(messages) if self._is_sound(message)]
+            if first and len(kept) < len(messages):
+                warnings.warn(
+                    f"prepare raised {self._malformed_error}; such messages are skipped and "
+                    'counted as malformed (on_malformed="raise" raises)',
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             if len(kept) == len(messages):
                 raise  # each alone is sound: an error of prepare itself
         return (self._prepare([messages[row] for row in kept]) if kept else None), kept
@@ -488,7 +503,8 @@ class Online(Closing):
     def _is_sound(self, message: Any) -> bool:
         try:
             self._prepare([message])
-        except Exception:
+        except Exception as error:
+            self._malformed_error = f"{type(error).__name__}: {error}"
             return False
         return True
 
@@ -504,6 +520,17 @@ class Online(Closing):
         )
         if by_time or by_steps:
             self.snapshot()
+
+
+def _check_source(source: Any) -> None:
+    native = getattr(source, "_message_source", source)
+    iterable = hasattr(native, "__iter__") or hasattr(native, "__getitem__")
+    if iterable or isinstance(native, (_engine.MessageSource, Channel)):
+        return
+    raise InvalidArgument(
+        f"the source is a {type(source).__name__}; give an iterable, a train.channel or train.mqtt",
+        "Online",
+    )
 
 
 def _seconds(name: str, value: Any) -> float:

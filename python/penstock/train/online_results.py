@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..base.arguments import path
+from ..base.nests import mapped
 from ..errors import InvalidArgument
 from .mqtt import MqttClient
 from .rows import array_of
@@ -67,12 +69,18 @@ def results_of(on_batch: Any) -> Results:
 
 
 def _json(step: Any) -> str:
-    return json.dumps(
-        {
-            "offset": step.offset,
-            "messages": len(step.messages),
-            "loss": step.loss,
-            "age": float(step.ages.max()),
-            "predictions": array_of(step.predictions).tolist(),
-        }
-    )
+    line = {
+        "offset": step.offset,
+        "messages": len(step.messages),
+        "loss": step.loss,
+        "age": float(step.ages.max()),
+        "predictions": mapped(lambda leaf: array_of(leaf).tolist(), step.predictions),
+    }
+    try:
+        return json.dumps(line, allow_nan=False)
+    except ValueError:  # JSON has no NaN and no infinity
+        return json.dumps(mapped(_finite, line))
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -28,7 +28,7 @@ class Windows:
     def __init__(self, window: int, step: int, key: Callable[[Any], Any] | None) -> None:
         self._size = integer("window", window, 1, operation="Online")
         self._step = integer("step", step, 1, operation="Online")
-        self._key = key or (lambda message: message.topic)
+        self._key = key or (lambda message: getattr(message, "topic", ""))
         self._last: dict[Any, tuple[list[Any], int]] = {}  # messages, and how many before a window
         self._next: dict[Any, tuple[list[Any], int]] = {}
 

@@ -6,6 +6,7 @@ import math
 import os
 import random
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -51,7 +52,7 @@ class MemberResult:
         The loss of each step; with `error`, that of the failed step is the last.
     error : Exception, optional
         Why the member stopped early: a loss or gradient that is not finite, or an exception of the
-        model or loss. Its weights are those before the failed step.
+        model, the loss, or data of its own. Its weights are those before the failed step.
     """
 
     member: int
@@ -166,7 +167,7 @@ class Population(Closing):
         self._waiting: dict[int, MemberState] = {}  # members without a row
         self._row_of: dict[int, int] = {}
         self._strategies: dict[str, Strategy] = {}
-        self._run: PopulationRun | None = None
+        self._run: weakref.ref[PopulationRun] | None = None  # one that nobody has is over
         self._closed = False
         for number in range(self._count):
             self._waiting[number] = self._initial(number)
@@ -315,7 +316,7 @@ class Population(Closing):
             The members to train. Default: all.
         """
         self._check_open()
-        if self._run is not None:
+        if self._run is not None and self._run() is not None:
             raise InvalidArgument(
                 "a run of this population has not ended: take all of its results, or close it",
                 "train",
@@ -330,13 +331,14 @@ class Population(Closing):
         run = PopulationRun(self, data)
         for number in chosen:
             run.add(number, counts[number])
-        self._run = run
+        self._run = weakref.ref(run)
         return run
 
     def close(self) -> None:
         """End a run and the threads. The weights stay readable."""
-        if self._run is not None:
-            self._run.close()
+        run = None if self._run is None else self._run()
+        if run is not None:
+            run.close()
         self._closed = True
         for strategy in self._strategies.values():
             strategy.close()
@@ -445,7 +447,7 @@ class PopulationRun(Closing):
         Raises
         ------
         InvalidArgument
-            The data gave no batch, or one that is no pair.
+            The data that all members share gave no batch, or one that is no pair.
         """
         try:
             while self._active or self._queue:
@@ -465,7 +467,8 @@ class PopulationRun(Closing):
         self._left.clear()
         self._sources.clear()  # ends the passes over the data
         self._shared = None
-        if self._population._run is self:
+        run = self._population._run
+        if run is not None and run() is self:
             self._population._run = None
 
     def _check_open(self) -> None:
@@ -486,19 +489,36 @@ class PopulationRun(Closing):
         """One step of all members with a row; returns those that have finished or failed."""
         population = self._population
         numbers = sorted(self._active, key=population._row_of.__getitem__)
-        rows = [population._row_of[number] for number in numbers]
         batches: Any
+        over: list[tuple[int, Exception | None]] = []
         if self._shared is not None:
             batches = self._taken(self._shared)
         else:
-            batches = [self._taken(self._sources[number]) for number in numbers]
+            batches, over = self._own_batches(numbers)
+            for number, _ in over:
+                numbers.remove(number)
+        if not numbers:
+            return over
+        rows = [population._row_of[number] for number in numbers]
         losses = self._compute(rows, batches)
-        over: list[tuple[int, Exception | None]] = []
         for number, row, loss in zip(numbers, rows, losses, strict=True):
             error = self._update(number, row, loss)
             if error is not None or self._left[number] == 0:
                 over.append((number, error))
         return over
+
+    def _own_batches(
+        self, numbers: list[int]
+    ) -> tuple[list[Any], list[tuple[int, Exception | None]]]:
+        """The next batch of each member, and the members whose data failed."""
+        batches: list[Any] = []
+        failed: list[tuple[int, Exception | None]] = []
+        for number in numbers:
+            try:
+                batches.append(self._taken(self._sources[number]))
+            except Exception as error:
+                failed.append((number, error))
+        return batches, failed
 
     def _compute(self, rows: list[int], batches: Any) -> list[Any]:
         """A loss, or an exception, for each row."""
@@ -588,15 +608,16 @@ def _hyper_of(
     """The hyper-parameters of each member."""
     _check_names(hyper, formula, "Population")
     columns: dict[str, list[Any]] = {}
-    for name, value in hyper.items():
-        if isinstance(value, (Sequence, np.ndarray)):
+    for name, given in hyper.items():
+        value = given.tolist() if hasattr(given, "tolist") else given  # an array of any framework
+        if isinstance(value, Sequence):
             if len(value) != count:
                 raise InvalidArgument(
                     f"hyper[{name!r}] has {len(value)} values for {count} members", "Population"
                 )
-            columns[name] = [v.item() if isinstance(v, np.generic) else v for v in value]
+            columns[name] = [v.tolist() if hasattr(v, "tolist") else v for v in value]
         else:
-            columns[name] = [value.item() if isinstance(value, np.generic) else value] * count
+            columns[name] = [value] * count
     columns.setdefault("seed", [seed + number for number in range(count)])
     for number, own in enumerate(columns["seed"]):
         integer(f"the seed of member {number}", own, 0, operation="Population")

@@ -44,7 +44,8 @@ class Broker {
   }
 
   uint16_t port() const { return port_; }
-  // The next connection of the client, with CONNECT and SUBSCRIBE answered.
+  // The next connection of the client, with CONNECT and SUBSCRIBE answered. `session`: the broker
+  // has kept it, and the client does not subscribe again.
   void connected(bool session = false, uint8_t code = 0, bool subscribes = true) {
     pollfd waits{listener_.get(), POLLIN, 0};
     ASSERT_EQ(poll(&waits, 1, 10'000), 1) << "the client did not connect";
@@ -52,9 +53,19 @@ class Broker {
     in_.clear();
     ASSERT_EQ(next(), Type::kConnect);
     say({0x20, 2, session ? 1 : 0, code});
-    if (code != 0 || !subscribes) return;
+    if (code != 0 || !subscribes || session) return;
     ASSERT_EQ(next(), Type::kSubscribe);
     say({0x90, 3, body_[0], body_[1], 1});
+  }
+  // The same in version 5, without SUBSCRIBE, with properties of CONNACK.
+  void accepted5(std::initializer_list<int> properties = {}) {
+    pollfd waits{listener_.get(), POLLIN, 0};
+    ASSERT_EQ(poll(&waits, 1, 10'000), 1) << "the client did not connect";
+    peer_.reset(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    ASSERT_EQ(next(), Type::kConnect);
+    const int bytes = static_cast<int>(properties.size());
+    say({0x20, 3 + bytes, 0, 0, bytes});
+    say(properties);
   }
   void say(std::initializer_list<int> values) {
     Bytes bytes;
@@ -420,6 +431,56 @@ TEST_F(MqttClientTest, pings_while_nothing_is_sent) {
   broker.say({0xD0, 0});
   EXPECT_EQ(broker.next(), Type::kPingreq);
   broker.connected(true);  // no answer: another connection
+}
+
+TEST_F(MqttClientTest, pings_while_the_sink_is_full_and_no_answer_is_read) {
+  MqttOptions pings = options();
+  pings.keep_alive_s = 1;
+  MqttClient behind(pings);
+  behind.start(sink);
+  broker.connected();
+  sink.is_full = true;
+  broker.publish("first", 0, 0);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(broker.next(), Type::kPingreq);
+  broker.say({0xD0, 0, 0xD0, 0, 0xD0, 0, 0xD0, 0});
+  sink.is_full = false;
+  behind.space();
+  EXPECT_EQ(sink.wait_for(1).size(), 1u);
+  EXPECT_EQ(broker.next(), Type::kPingreq);
+}
+
+TEST_F(MqttClientTest, a_client_that_was_replaced_by_another_of_its_name_ends) {
+  MqttOptions five = options();
+  five.version = Version::k5;
+  MqttClient older(five);
+  older.start(sink);
+  broker.accepted5();
+  broker.say({0xE0, 2, 0x8E, 0});
+  EXPECT_NE(sink.wait_for_end().find("another client has connected with the client_id \"me\""),
+            std::string::npos);
+}
+
+TEST_F(MqttClientTest, a_message_that_the_broker_does_not_take_is_refused) {
+  MqttOptions five = options();
+  five.version = Version::k5;
+  MqttClient sender(five);
+  sender.start_publishing();
+  broker.accepted5({0x27, 0, 0, 0, 20});  // at most 20 bytes
+  EXPECT_THROW(sender.publish("t", bytes_of(std::string(20, 'x')), 1), Error);
+  sender.publish("t", bytes_of("m"), 1);
+  EXPECT_EQ(broker.next(), Type::kPublish);
+  EXPECT_EQ(broker.body().back(), 'm');
+}
+
+TEST_F(MqttClientTest, a_broker_that_ends_each_connection_is_tried_less_and_less_often) {
+  client->start(sink);
+  broker.connected();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 5; ++i) {
+    broker.disconnect();
+    broker.connected();
+  }
+  EXPECT_GT(std::chrono::steady_clock::now() - begin, 1s);  // at least 0.05 + 0.1 + ... + 0.8
 }
 
 TEST_F(MqttClientTest, stops_at_any_time) {

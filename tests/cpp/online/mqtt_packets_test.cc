@@ -43,7 +43,7 @@ TEST(MqttPackets, subscribe_publish_and_acknowledgements_are_as_in_the_standard)
   EXPECT_EQ(out, bytes_of({0x82, 12, 0, 7, 0, 3, 'a', '/', '+', 1, 0, 1, 'b', 1}));
   out.clear();
   append_subscribe(out, Version::k5, 7, std::span(filters).first(1), 2);
-  EXPECT_EQ(out, bytes_of({0x82, 9, 0, 7, 0, 0, 3, 'a', '/', '+', 2}));
+  EXPECT_EQ(out, bytes_of({0x82, 9, 0, 7, 0, 0, 3, 'a', '/', '+', 0x12}));
   out.clear();
   const Bytes payload = bytes_of({1, 2});
   append(out, Version::k311, Publish{"t", payload});
