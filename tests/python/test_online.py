@@ -161,6 +161,29 @@ def test_objects_of_an_iterator_are_one_sequence() -> None:
     assert np.array_equal(model.seen, [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])
 
 
+def test_a_message_whose_key_cannot_be_told_is_malformed() -> None:
+    def sensor(message: Any) -> str:
+        return str(json.loads(message.payload)["sensor"])
+
+    def values(windows: list[Any]) -> Any:
+        return np.array([[json.loads(each.payload)["value"] for each in w] for w in windows])
+
+    items = [b'{"sensor": "a", "value": %d}' % i for i in range(6)]
+    items[3:3] = [b"no json", b'{"value": 7}']
+    model = Model()
+    with train.Online(items, values, model, window=2, key=sensor) as live:
+        with pytest.warns(RuntimeWarning, match="key raised JSONDecodeError"):
+            live.run()
+        stats = live.stats()
+    assert np.array_equal(model.seen, [[i, i + 1] for i in range(5)])
+    assert (stats["malformed"], stats["trained"], stats["predicted"]) == (2, 6, 6)
+    with (
+        train.Online(items, values, Model(), window=2, key=sensor, on_malformed="raise") as live,
+        pytest.raises(json.JSONDecodeError),
+    ):
+        live.run()
+
+
 def test_the_error_of_a_malformed_message_is_told() -> None:
     with train.Online([b"1", b"x"], prepare, Model()) as live:
         assert live.stats()["malformed_error"] is None

@@ -103,8 +103,8 @@ class Online(Closing):
     snapshot_seconds, snapshot_steps : float, int, optional
         The time and the number of steps between two snapshots. One is made at the end, too.
     on_malformed : {"skip", "raise"}
-        If ``prepare`` raises for a message: count and skip it, with a warning for the first one; or
-        raise.
+        If ``prepare`` or ``key`` raises for a message: count and skip it, with a warning for the
+        first one; or raise. With ``window`` each window for which ``prepare`` raises counts.
     pad_to : sequence of int, optional
         Batches are padded to the next of these sizes by repeating their last row, for models that
         are compiled for each shape. ``train(batch, weights)`` then gets the weight of each row, 0
@@ -435,9 +435,17 @@ class Online(Closing):
         assert self._pending is not None
         messages, offset = self._pending
         count = len(messages)
+        without = 0  # messages without a key
         if self._windows is not None:
-            messages = self._windows.look(messages)
+            errors: list[Exception] = []
+            messages = self._windows.look(messages, errors.append)
+            without = len(errors)
+            if errors and self._on_malformed == "raise":
+                raise errors[0]
+            for error in errors:
+                self._tell_malformed("key", error)
         inputs, kept, malformed = self._prepared(messages)
+        count, malformed = count - without, malformed + without
         if not kept:
             self._pass(offset, count, malformed)
             self._queue.aged()
@@ -473,15 +481,7 @@ class Online(Closing):
         except Exception:
             if self._on_malformed == "raise":
                 raise
-            first = self._malformed_error is None
             kept = [message for message in messages if self._is_sound(message)]
-            if first and len(kept) < len(messages):
-                warnings.warn(
-                    f"prepare raised {self._malformed_error}; such messages are skipped and "
-                    'counted as malformed (on_malformed="raise" raises)',
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
             if len(kept) == len(messages):
                 raise  # each alone is sound: an error of prepare itself
         malformed = len(messages) - len(kept)
@@ -491,9 +491,20 @@ class Online(Closing):
         try:
             self._prepare([message])
         except Exception as error:
-            self._malformed_error = f"{type(error).__name__}: {error}"
+            self._tell_malformed("prepare", error)
             return False
         return True
+
+    def _tell_malformed(self, what: str, error: Exception) -> None:
+        first = self._malformed_error is None
+        self._malformed_error = f"{type(error).__name__}: {error}"
+        if first:
+            warnings.warn(
+                f"{what} raised {self._malformed_error}; such messages are skipped and counted as "
+                'malformed (on_malformed="raise" raises)',
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _tick(self) -> None:
         """What is due between two batches."""

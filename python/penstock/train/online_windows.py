@@ -32,11 +32,16 @@ class Windows:
         self._last: dict[Any, tuple[list[Any], int]] = {}  # messages, and how many before a window
         self._next: dict[Any, tuple[list[Any], int]] = {}
 
-    def look(self, messages: list[Any]) -> list[list[Any]]:
+    def look(self, messages: list[Any], malformed: Callable[[Exception], None]) -> list[list[Any]]:
+        """Return the windows. `malformed` is called for each message whose key raises."""
         self._next = {}
         windows = []
         for message in messages:
-            key = self._key(message)
+            try:
+                key = self._key(message)
+            except Exception as error:
+                malformed(error)
+                continue
             before, wanted = self._next.get(key) or self._last.get(key) or ([], self._size)
             last = [*before, message][-self._size :]
             wanted -= 1
