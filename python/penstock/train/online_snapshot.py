@@ -17,7 +17,7 @@ _TREE = "tree"
 
 
 def write_snapshot(file: str, state: Any) -> None:
-    """Replace the file by one with this state: a nest of dicts, lists, tuples, arrays, numbers.
+    """Replace the file by one with this state: a nest of arrays, numbers, text and bytes.
 
     The old file is whole until the new one is on the disk.
     """
@@ -55,6 +55,10 @@ def read_snapshot(file: str) -> Any:
 def _encoded(value: Any, arrays: dict[str, Any]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
+    if isinstance(value, bytes):
+        return {"bytes": value.decode("latin-1")}
     if isinstance(value, dict):
         pairs = [[_encoded(key, arrays), _encoded(each, arrays)] for key, each in value.items()]
         return {"dict": pairs}
@@ -78,6 +82,8 @@ def _decoded(value: Any, arrays: Any) -> Any:
     ((kind, inner),) = value.items()
     if kind == "array":
         return arrays[inner]
+    if kind == "bytes":
+        return inner.encode("latin-1")
     if kind == "dict":
         return {_hashable(_decoded(key, arrays)): _decoded(each, arrays) for key, each in inner}
     values = [_decoded(each, arrays) for each in inner]
