@@ -184,6 +184,53 @@ def test_a_message_whose_key_cannot_be_told_is_malformed() -> None:
         live.run()
 
 
+@pytest.mark.parametrize(
+    ("key", "first"),
+    [
+        (lambda message: message.payload[:1], 10),
+        (lambda message: np.int64(message.payload[:1]), 10),
+        (lambda message: (message.topic, b"x"), 21),
+    ],
+)
+def test_windows_of_any_key_go_on_after_a_restart(tmp_path: Path, key: Any, first: int) -> None:
+    for items in ([b"10", b"20", b"21"], [b"11", b"12"]):
+        model = Model()
+        with train.Online(
+            [("t", item) for item in items],
+            lambda windows: np.array([[int(each.payload) for each in w] for w in windows]),
+            model,
+            window=2,
+            key=key,
+            spool=tmp_path,
+        ) as live:
+            live.run()
+    assert np.array_equal(model.seen[-2:], [[first, 11], [11, 12]])
+
+
+def test_a_torch_module_takes_arrays_and_its_snapshot_any_floats(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    weights = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Linear(4, 1).bfloat16())
+        net.insert(1, torch.nn.Identity())
+        net[1].forward = lambda x: x.bfloat16()
+        with train.Online(
+            numbers(20) if not weights else [],
+            lambda messages: (prepare(messages).astype(np.float32)[:, None],) * 2,
+            net,
+            optimizer=torch.optim.Adam(net.parameters(), 1e-2),
+            loss=lambda outputs, y: torch.nn.functional.mse_loss(outputs.float(), y),
+            spool=tmp_path,
+        ) as live:
+            live.run()
+            assert live.stats()["trained"] == 20
+        weights.append(net.state_dict())
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name])
+        assert tensor.dtype == weights[1][name].dtype
+
+
 def test_the_error_of_a_malformed_message_is_told() -> None:
     with train.Online([b"1", b"x"], prepare, Model()) as live:
         assert live.stats()["malformed_error"] is None

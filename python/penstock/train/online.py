@@ -70,7 +70,8 @@ class Online(Closing):
         type bytes, or (topic, bytes), become `Message`; others are handed over as they are.
     prepare : callable
         ``prepare(messages)`` returns the batch that the model wants, one row for each message (each
-        window, with ``window``). For a Keras model or a torch module: ``(x, y)``.
+        window, with ``window``). For a Keras model or a torch module: ``(x, y)``. For torch,
+        tensors, or NumPy arrays, which go to the module's device.
     model : object
         With methods ``predict(batch)`` and ``train(batch)``, which returns the loss; to be
         snapshot also with ``state()``, a nest of arrays and numbers, and ``restore(state)``. Or a

@@ -92,22 +92,40 @@ class TorchModel(OwnModel):
     def predict(self, batch: Any, rows: int) -> Any:
         import torch
 
+        x, _ = self._tensors(batch)
         self._model.eval()
         with torch.inference_mode():
-            return self._model(batch[0])
+            return self._model(x)
 
     def train(self, batch: Any, rows: int) -> Any:
+        x, y = self._tensors(batch)
         self._model.train()
         self._optimizer.zero_grad()
-        loss = self._loss(self._model(batch[0]), batch[1])
+        loss = self._loss(self._model(x), y)
         loss.backward()
         self._optimizer.step()
         return loss
 
+    def _tensors(self, batch: Any) -> Any:
+        """The batch with its NumPy arrays as tensors on the module's device."""
+        import torch
+
+        device = next((p.device for p in self._model.parameters()), None)
+
+        def tensor(leaf: Any) -> Any:
+            return torch.as_tensor(leaf, device=device) if isinstance(leaf, np.ndarray) else leaf
+
+        return mapped(tensor, batch)
+
     def state(self) -> Any:
+        import torch
+
+        def plain(leaf: Any) -> Any:  # NumPy has no bfloat16; loading converts back
+            return leaf.float() if getattr(leaf, "dtype", None) == torch.bfloat16 else leaf
+
         return {
-            "module": dict(self._model.state_dict()),
-            "optimizer": self._optimizer.state_dict(),
+            "module": mapped(plain, dict(self._model.state_dict())),
+            "optimizer": mapped(plain, self._optimizer.state_dict()),
         }
 
     def restore(self, state: Any) -> None:
