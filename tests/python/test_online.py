@@ -231,6 +231,17 @@ def test_a_torch_module_takes_arrays_and_its_snapshot_any_floats(tmp_path: Path)
         assert tensor.dtype == weights[1][name].dtype
 
 
+def test_a_batch_with_too_few_rows_to_pad_is_an_error() -> None:
+    def filtered(messages: list[Any]) -> Any:
+        return prepare([each for each in messages if each.payload != b"3"])
+
+    with (
+        train.Online(numbers(10), filtered, Model(), max_batch=16, pad_to=(4, 16)) as live,
+        pytest.raises(InvalidArgument, match="rows for"),
+    ):
+        live.run()
+
+
 def test_the_error_of_a_malformed_message_is_told() -> None:
     with train.Online([b"1", b"x"], prepare, Model()) as live:
         assert live.stats()["malformed_error"] is None

@@ -171,12 +171,17 @@ def model_of(
 
 
 def _padded(batch: Any, rows: int, size: int) -> Any:
-    if size == rows:
-        return batch
-
     def padded(leaf: Any) -> Any:
-        leaf = array_of(leaf)
-        return np.concatenate([leaf, np.repeat(leaf[-1:], size - rows, axis=0)])
+        array = array_of(leaf)
+        if array.ndim == 0 or len(array) != rows:
+            raise InvalidArgument(
+                f"prepare returned an array of shape {array.shape} for {rows} messages; return "
+                "rows for all, or raise for a malformed message",
+                "Online",
+            )
+        if size == rows:
+            return leaf
+        return np.concatenate([array, np.repeat(array[-1:], size - rows, axis=0)])
 
     return mapped(padded, batch)
 
