@@ -62,6 +62,7 @@ PYTHON = (
     "operations",
     "image",
     "files",
+    "writers",
     "feedable",
     "train",
     "torch",

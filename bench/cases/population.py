@@ -19,6 +19,7 @@ from harness import BEST_PEER, WORKERS, Case, Figure, Figures, Size, Target, exp
 MEMBERS = 30
 RATES = [float(lr) for lr in np.geomspace(0.005, 0.1, MEMBERS)]
 THREADS, STACKED = "Population, 2 threads", "Population, stacked and compiled"
+JAX = "Population, JAX by 2 threads"
 WARM = 3
 
 Step = Callable[[Any, Any], Any]  # images and labels; returns the losses of all networks
@@ -100,13 +101,13 @@ def check(losses: Any, data: list[Any]) -> None:
     expect(np.allclose(got, wanted, rtol=1e-3), f"losses are {got}, not {wanted}")
 
 
-def population(size: Size, **options: Any) -> Figures:
+def population(size: Size, model: Any = lenet, **options: Any) -> Figures:
     from penstock import train
 
     data = batches(size)
     before = resident_bytes()
     with train.Population(
-        lenet, members=MEMBERS, hyper={"lr": RATES}, optimizer="sgd", **options
+        model, members=MEMBERS, hyper={"lr": RATES}, optimizer="sgd", **options
     ) as networks:
         list(networks.train(data[:WARM], steps=WARM).as_completed())
         start = time.perf_counter()
@@ -160,6 +161,84 @@ def by_vmap(size: Size, compiled: bool = False) -> Figures:
 
 def by_compiled_vmap(size: Size) -> Figures:
     return by_vmap(size, compiled=True)
+
+
+def jax_weights(number: int) -> Any:
+    """The initial weights of a network for JAX, by torch's names; equal to torch's."""
+    return {name: p.detach().numpy() for name, p in seeded(number).named_parameters()}
+
+
+def jax_lenet(weights: Any, images: Any) -> Any:
+    from jax import lax, nn
+
+    def block(x: Any, layer: int, padding: int) -> Any:
+        pads = [(padding, padding)] * 2
+        x = lax.conv_general_dilated(x, weights[f"{layer}.weight"], (1, 1), pads)
+        x = nn.relu(x + weights[f"{layer}.bias"][:, None, None])
+        return lax.reduce_window(x, -float("inf"), lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+
+    x = block(block(images, 0, 2), 3, 0).reshape(len(images), -1)
+    for layer in (7, 9, 11):
+        x = x @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
+        x = x if layer == 11 else nn.relu(x)
+    return x
+
+
+def in_jax(size: Size) -> Figures:
+    import jax
+
+    def init(key: Any) -> Any:
+        return jax_weights(int(jax.random.key_data(key)[-1]))
+
+    jax.random.key(0)  # the memory of JAX itself does not count
+    return population(size, (init, jax_lenet), strategy="concurrent", threads=WORKERS)
+
+
+def by_jax(size: Size, stacked: bool) -> Figures:
+    import jax
+    from jax import numpy as jnp
+
+    def loss_of(weights: Any, images: Any, labels: Any) -> Any:
+        scores = jax.nn.log_softmax(jax_lenet(weights, images))
+        return -jnp.take_along_axis(scores, labels[:, None], 1).mean()
+
+    def one(weights: Any, rate: Any, images: Any, labels: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(weights, images, labels)
+        return jax.tree.map(lambda w, g: w - rate * g, weights, gradients), loss
+
+    def make() -> Step:
+        models = [jax_weights(n) for n in range(MEMBERS)]
+        rates = jnp.asarray(RATES, jnp.float32)
+        if stacked:
+            weights = jax.tree.map(lambda *each: jnp.stack(each), *models)
+            every = jax.jit(jax.vmap(one, (0, 0, None, None)), donate_argnums=0)
+        else:
+            alone = jax.jit(one, donate_argnums=0)
+
+        def step(images: Any, labels: Any) -> Any:
+            nonlocal weights
+            batch = images.numpy(), labels.numpy()
+            if stacked:
+                weights, losses = every(weights, rates, *batch)
+                return np.asarray(losses)
+            losses = []
+            for number, rate in enumerate(rates):
+                models[number], loss = alone(models[number], rate, *batch)
+                losses.append(loss)
+            return [float(loss) for loss in losses]
+
+        return step
+
+    jax.random.key(0)
+    return measured(size, make)
+
+
+def by_jax_vmap(size: Size) -> Figures:
+    return by_jax(size, stacked=True)
+
+
+def in_turns_by_jax(size: Size) -> Figures:
+    return by_jax(size, stacked=False)
 
 
 def two_threads(size: Size) -> Figures:
@@ -267,3 +346,6 @@ CASES = [
     case("population-64", 64, 20, THREADS, 1.1),
     case("population-8", 8, 60, STACKED, 1.05),
 ]
+CASES[0].entry(JAX, "ours", quick=False)(in_jax)
+CASES[0].entry("JAX, one after the other", "peer", beside=JAX, quick=False)(in_turns_by_jax)
+CASES[0].entry("jax.vmap", "peer", beside=JAX, quick=False)(by_jax_vmap)

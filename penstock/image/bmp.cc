@@ -8,8 +8,11 @@
 namespace penstock::image {
 namespace {
 
-constexpr size_t kFileHeader = 14, kShortHeader = 40;            // the masks follow
-constexpr uint32_t kPlain = 0, kMasks = 3, kMasksWithAlpha = 6;  // compressions
+constexpr size_t kFileHeader = 14, kShortHeader = 40;  // the masks follow
+// Compressions.
+constexpr uint32_t kPlain = 0, kRuns8 = 1, kRuns4 = 2, kMasks = 3, kMasksWithAlpha = 6;
+// An image of one colour takes next to no bytes: so many pixels are believed anyway.
+constexpr uint64_t kBelieved = 1 << 24, kMostOfByte = 128;
 
 }  // namespace
 
@@ -43,12 +46,14 @@ void BmpReader::open(std::span<const std::byte> bytes, const DecodeOptions& opti
   bottom_up_ = height > 0;
   bits_ = number(old ? 24 : 28, 2);
   const uint32_t compression = old ? kPlain : number(30, 4);
-  if (compression != kPlain && compression != kMasks && compression != kMasksWithAlpha) {
+  if (compression > kMasks && compression != kMasksWithAlpha) {
     fail("it is of compression " + std::to_string(compression) +
-             ", and only uncompressed ones are decoded; write it as a PNG",
+             ", and only run lengths are decoded; write it as a PNG",
          30);
   }
-  if (bits_ == 16 || bits_ == 32) {
+  runs_ = compression == kRuns8 || compression == kRuns4;
+  partial_ = options.partial;
+  if ((bits_ == 16 || bits_ == 32) && !runs_) {
     if (compression == kPlain) {
       set_masks(bits_ == 16 ? std::array<uint32_t, 4>{0x7C00, 0x3E0, 0x1F, 0}
                             : std::array<uint32_t, 4>{0xFF0000, 0xFF00, 0xFF, 0});
@@ -59,7 +64,9 @@ void BmpReader::open(std::span<const std::byte> bytes, const DecodeOptions& opti
       for (size_t i = 0; i < masks; ++i) values[i] = number(kFileHeader + kShortHeader + 4 * i, 4);
       set_masks(values);
     }
-  } else if (compression != kPlain || (bits_ != 1 && bits_ != 4 && bits_ != 8 && bits_ != 24)) {
+  } else if (runs_ ? bits_ != (compression == kRuns8 ? 8 : 4)
+                   : compression != kPlain ||
+                         (bits_ != 1 && bits_ != 4 && bits_ != 8 && bits_ != 24)) {
     fail("it has pixels of " + std::to_string(bits_) + " bits", old ? 24 : 28);
   } else if (bits_ <= 8) {
     const size_t most = size_t{1} << bits_;
@@ -71,6 +78,13 @@ void BmpReader::open(std::span<const std::byte> bytes, const DecodeOptions& opti
   stride_ = (row_bits + 31) / 32 * 4;
   const uint64_t needed = stride_ * (rows - 1) + (row_bits + 7) / 8;
   if (pixels_ < kFileHeader + header) fail("its pixels begin within its header", 10);
+  if (runs_) {
+    const uint64_t claimed = width * rows;
+    if (claimed > std::max<uint64_t>(kBelieved, bytes.size() * kMostOfByte)) {
+      fail(claim_beyond_bytes(width, rows), 18);
+    }
+    return;
+  }
   if (!options.partial && (pixels_ > bytes.size() || bytes.size() - pixels_ < needed)) {
     fail("it is cut off, or its header lies: " + std::to_string(width) + " x " +
              std::to_string(rows) + " pixels are " + std::to_string(needed) + " bytes from byte " +
@@ -120,14 +134,65 @@ BmpReader::Rgba BmpReader::pixel(const uint8_t* row, int x) const {
   return rgba;
 }
 
+void BmpReader::expand() {
+  constexpr uint8_t kEndOfRow = 0, kEnd = 1, kMove = 2;  // behind a 0
+  const auto width = static_cast<size_t>(width_), height = static_cast<size_t>(height_);
+  expanded_.assign(width * height, 0);
+  size_t at = pixels_, x = 0, y = 0;
+  auto next = [&](size_t count) {
+    const bool there = at <= bytes_.size() && bytes_.size() - at >= count;
+    if (!there && !partial_) fail("its pixels are cut off", bytes_.size());
+    return there;
+  };
+  auto byte = [&] { return static_cast<uint8_t>(bytes_[at++]); };
+  // What is beyond the end of a row is left out, as by Pillow.
+  auto put = [&](uint8_t place) {
+    if (x < width) expanded_[y * width + x++] = place;
+  };
+  while (y < height && (y + 1 < height || x < width) && next(2)) {
+    const uint8_t count = byte(), value = byte();
+    if (count > 0) {
+      for (size_t i = 0; i < count; ++i) {
+        put(bits_ == 8 ? value : i % 2 == 0 ? value >> 4 : value & 15);
+      }
+    } else if (value == kEndOfRow) {
+      x = 0;
+      ++y;
+    } else if (value == kEnd) {
+      return;
+    } else if (value == kMove) {
+      if (!next(2)) return;
+      x += byte();
+      y += byte();
+    } else {  // so many pixels as they are, in an even number of bytes
+      const size_t bytes = (value * bits_ + 7) / 8;
+      if (!next(bytes)) return;
+      for (size_t i = 0; i < value; ++i) {
+        const auto two = static_cast<uint8_t>(bytes_[at + i * bits_ / 8]);
+        put(bits_ == 8 ? two : i % 2 == 0 ? two >> 4 : two & 15);
+      }
+      at += bytes + bytes % 2;
+    }
+  }
+}
+
 void BmpReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
+  if (runs_) expand();
   const auto wanted = static_cast<size_t>(x1 - x0);
   colours_.resize(wanted * 4);
   row_.resize(wanted * static_cast<size_t>(channels_));
   const size_t row_bytes = (static_cast<size_t>(width_) * bits_ + 7) / 8;
   for (int y = y0; y < y1; ++y) {
     const size_t at = pixels_ + stride_ * static_cast<size_t>(bottom_up_ ? height_ - 1 - y : y);
-    if (at > bytes_.size() || bytes_.size() - at < row_bytes) {  // a part was asked for
+    if (runs_) {
+      const auto file_row = static_cast<size_t>(bottom_up_ ? height_ - 1 - y : y);
+      const uint8_t* places = expanded_.data() + file_row * static_cast<size_t>(width_);
+      for (int x = x0; x < x1; ++x) {
+        const Rgba& rgba = palette_[places[x]];
+        std::copy(rgba.begin(), rgba.end(), colours_.data() + static_cast<ptrdiff_t>(x - x0) * 4);
+      }
+      to_channels(colours_.data(), 4, row_.data(), channels_, x1 - x0);
+    } else if (at > bytes_.size() || bytes_.size() - at < row_bytes) {  // a part was asked for
       row_.assign(row_.size(), 0);
     } else {
       const auto* row = reinterpret_cast<const uint8_t*>(bytes_.data()) + at;

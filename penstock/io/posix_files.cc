@@ -71,6 +71,8 @@ class AtomicPosixSink final : public Sink {
   void commit() override {
     if (fsync(fd_.get()) != 0 || !publish()) throw Error::from_errno(errno, "write", path_);
     fd_.reset();
+    const size_t name = path_.rfind('/') + 1;  // npos + 1 is 0
+    sync_posix_folder(name == 0 ? "." : path_.substr(0, name), "write");
   }
 
  private:
@@ -117,6 +119,14 @@ class DirectSink final : public Sink {
 };
 
 }  // namespace
+
+void sync_posix_folder(const std::string& folder, const char* operation) {
+  const os::Fd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd && fsync(fd.get()) == 0) return;
+  // Not permitted, or not supported by the file system.
+  if (errno == EACCES || errno == EPERM || errno == EINVAL || errno == ENOTSUP) return;
+  throw Error::from_errno(errno, operation, "cannot flush the folder " + folder);
+}
 
 std::string resolve_links(std::string path) {
   constexpr int kMaxLinks = 40;  // Linux's own limit

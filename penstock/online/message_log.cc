@@ -14,6 +14,7 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/io/crc32c.h"
+#include "penstock/io/posix_files.h"
 
 namespace penstock::online {
 namespace {
@@ -64,11 +65,6 @@ std::string path_of(const std::string& folder, uint64_t first) {
 
 [[noreturn]] void system_error(const std::string& text) {
   throw Error::from_errno(errno, "spool", text);
-}
-
-void sync_folder(const std::string& folder) {
-  const os::Fd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || fsync(fd.get()) != 0) system_error("cannot flush the folder " + folder);
 }
 
 // The next push_back() does not throw.
@@ -457,7 +453,7 @@ void MessageLog::begin_segment(uint64_t first) {
     segments_.push_back({.first = first, .end = first, .bytes = 0, .path = path});
   }
   write_out(std::as_bytes(std::span(bytes)));
-  if (options_.fsync_ns >= 0) sync_folder(options_.folder);
+  if (options_.fsync_ns >= 0) sync_posix_folder(options_.folder, "spool");
 }
 
 // Appends to the last segment, or leaves it as it was.

@@ -256,6 +256,7 @@ bool MessageQueue::wait_for_space(int64_t timeout_ns) {
 
 std::vector<StoredMessage> MessageQueue::take(uint64_t most, uint64_t least, int64_t max_wait_ns,
                                               int64_t timeout_ns) {
+  check_process();
   {
     std::lock_guard lock(mutex_);
     live_.asked(now_ns());
@@ -271,7 +272,6 @@ std::vector<StoredMessage> MessageQueue::take(uint64_t most, uint64_t least, int
 std::vector<StoredMessage> MessageQueue::take_ready(uint64_t most, uint64_t least,
                                                     int64_t max_wait_ns, int64_t timeout_ns) {
   const uint64_t until = timeout_ns < 0 ? UINT64_MAX : now_ns() + static_cast<uint64_t>(timeout_ns);
-  check_process();
   received_ns_.clear();
   aged_ = false;
   if (replay_ != nullptr) return replayed(most);
@@ -432,6 +432,7 @@ QueueCounts MessageQueue::counts() const {
 }
 
 Snapshot MessageQueue::snapshot() const {
+  check_process();
   Snapshot snapshot;
   snapshot.mode = "live";
   snapshot.cores = os::usable_cores();

@@ -59,7 +59,7 @@ struct QueueCounts {
 // Threads: take(), next_offset(), aged(), trained() by the consumer's; others any. In a forked
 // child the queue is the parent's: close() and the destructor do nothing, others throw
 // kInvalidArgument.
-class MessageQueue final : public MessageSink, private ForkAware {
+class MessageQueue : public MessageSink, private ForkAware {
  public:
   // Errors: those of MessageLog; kDataLoss: the log begins behind `offset`.
   explicit MessageQueue(QueueOptions options);

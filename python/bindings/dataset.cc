@@ -250,10 +250,14 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
            [](const Dataset& d, uint64_t size, uint64_t shift, uint64_t stride, bool drop) {
              return d.window({size, shift, stride, drop});
            })
-      .def("shuffle_blocks",
-           [](const Dataset& d, uint64_t seed, uint64_t block, uint64_t window, bool reshuffle) {
-             return d.shuffle_blocks(ShuffleBlocksOptions{seed, block, window, reshuffle});
-           })
+      .def(
+          "shuffle_blocks",
+          [](const Dataset& d, uint64_t seed, std::optional<uint64_t> block, uint64_t window,
+             bool reshuffle) {
+            return d.shuffle_blocks(
+                {seed, block.value_or(ShuffleBlocksOptions::kStored), window, reshuffle});
+          },
+          nb::arg("seed"), nb::arg("block").none(), nb::arg("window"), nb::arg("reshuffle"))
       .def("on_error", [](const Dataset& d,
                           const std::string& policy) { return d.on_error(on_error_of(policy)); })
       .def("assert_cardinality", &Dataset::assert_cardinality)

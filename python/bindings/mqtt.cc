@@ -56,10 +56,10 @@ void bind_mqtt(nb::module_& m) {
   using Unlocked = nb::call_guard<WithoutGil>;
   nb::class_<MqttClient, MessageSource>(m, "MqttClient", "Internal: use penstock.train.mqtt.")
       .def_static("make", &make_client, nb::arg("host"), nb::arg("port"), nb::arg("topics"),
-                  nb::arg("qos"), nb::arg("version5"), nb::arg("client_id"),
-                  nb::arg("clean_start"), nb::arg("session_expiry_s"), nb::arg("keep_alive_s"),
-                  nb::arg("user"), nb::arg("password"), nb::arg("tls"), nb::arg("ca"),
-                  nb::arg("certificate"), nb::arg("key"), nb::arg("connect_timeout_s"), Unlocked())
+                  nb::arg("qos"), nb::arg("version5"), nb::arg("client_id"), nb::arg("clean_start"),
+                  nb::arg("session_expiry_s"), nb::arg("keep_alive_s"), nb::arg("user"),
+                  nb::arg("password"), nb::arg("tls"), nb::arg("ca"), nb::arg("certificate"),
+                  nb::arg("key"), nb::arg("connect_timeout_s"), Unlocked())
       .def("start_publishing", &MqttClient::start_publishing, Unlocked())
       .def("flush", &MqttClient::flush, nb::arg("seconds"), Unlocked())
       .def("stop", &MqttClient::stop, Unlocked());

@@ -7,7 +7,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,6 +19,8 @@
 #include "penstock/base/error.h"
 #include "penstock/observe/report.h"
 #include "penstock/online/message_queue.h"
+#include "penstock/online/push_source.h"
+#include "references.h"
 
 namespace nb = nanobind;
 
@@ -29,8 +30,8 @@ namespace {
 using online::Acknowledge;
 using online::Message;
 using online::MessageQueue;
-using online::MessageSink;
 using online::MessageSource;
+using online::PushSource;
 using online::QueueOptions;
 using online::StoredMessage;
 using online::WhenFull;
@@ -39,64 +40,35 @@ std::span<const std::byte> bytes_of(nb::bytes value) {
   return {static_cast<const std::byte*>(value.data()), value.size()};
 }
 
-// A source whose messages are pushed by Python code, which is told what is acknowledged.
-class PushSource final : public MessageSource {
+// The end of its source and of its log's thread may need the GIL.
+class Queue final : public MessageQueue {
  public:
-  explicit PushSource(nb::object acknowledged) : acknowledged_(std::move(acknowledged)) {}
-  ~PushSource() override {
-    if (!acknowledged_.is_valid()) return;
-    const WithGil locked;
-    acknowledged_.reset();
+  using MessageQueue::MessageQueue;
+  ~Queue() override {
+    const WithoutGil unlocked;
+    close();
   }
+};
 
-  void start(MessageSink& sink) override {
-    std::lock_guard lock(mutex_);
-    sink_ = &sink;
-  }
-  void acknowledge(std::span<const uint64_t> tokens) override {
+// Its end needs no GIL: the source may end on a native thread.
+std::shared_ptr<PushSource> make_push_source(nb::object acknowledged) {
+  const std::shared_ptr<void> function = share(acknowledged.ptr());
+  return std::make_shared<PushSource>([function](std::span<const uint64_t> tokens) {
     const WithGil locked;
     try {
       nb::list all;
       for (const uint64_t token : tokens) all.append(token);
-      acknowledged_(all);
+      nb::borrow(static_cast<PyObject*>(function.get()))(all);
     } catch (nb::python_error& error) {
       error.discard_as_unraisable("the source's acknowledge function");
     }
-  }
-  void space() override {}
-  void stop() override {
-    std::lock_guard lock(mutex_);
-    sink_ = nullptr;
-  }
-  std::string state() const override { return "{}"; }
-  void publish(std::string_view, std::span<const std::byte>, int) override {
-    throw Error(Code::kInvalidArgument, "publish", "this source cannot publish");
-  }
+  });
+}
 
-  bool push(const Message& message) {
-    std::lock_guard lock(mutex_);
-    if (sink_ == nullptr) throw Error(Code::kClosed, "Online", "the source is not started");
-    return sink_->put(message);
-  }
-  bool full() {
-    std::lock_guard lock(mutex_);
-    return sink_ != nullptr && sink_->full();
-  }
-  void end(const std::string& error) {
-    std::lock_guard lock(mutex_);
-    if (sink_ != nullptr) sink_->ended(error);
-  }
-
- private:
-  nb::object acknowledged_;
-  std::mutex mutex_;
-  MessageSink* sink_ = nullptr;
-};
-
-std::unique_ptr<MessageQueue> make_queue(uint64_t max_messages, uint64_t max_bytes,
-                                         const std::string& when_full, bool after_train,
-                                         const std::optional<std::string>& folder, int64_t fsync_ns,
-                                         uint64_t segment_bytes, uint64_t offset) {
+std::unique_ptr<Queue> make_queue(uint64_t max_messages, uint64_t max_bytes,
+                                  const std::string& when_full, bool after_train,
+                                  const std::optional<std::string>& folder, int64_t fsync_ns,
+                                  uint64_t segment_bytes, uint64_t offset) {
   QueueOptions options;
   options.max_messages = max_messages;
   options.max_bytes = max_bytes;
@@ -110,35 +82,33 @@ std::unique_ptr<MessageQueue> make_queue(uint64_t max_messages, uint64_t max_byt
   }
   options.offset = offset;
   options.while_waiting = look_for_signals;
-  return std::make_unique<MessageQueue>(std::move(options));
+  return std::make_unique<Queue>(std::move(options));
 }
 
-nb::object object_of(const StoredMessage& message) {
-  if (message.object != nullptr) {
-    return nb::borrow(static_cast<PyObject*>(message.object.get()));
-  }
-  const std::string_view topic = message.topic(), payload = message.payload();
-  return nb::make_tuple(
-      nb::steal(PyUnicode_DecodeUTF8(topic.data(), static_cast<Py_ssize_t>(topic.size()),
-                                     "surrogateescape")),
-      nb::bytes(payload.data(), payload.size()));
-}
-
-// (items, whether they are objects): objects, or pairs (topic, payload).
-nb::object take(MessageQueue& queue, uint64_t most, uint64_t least, int64_t max_wait_ns,
-                int64_t timeout_ns) {
+// Objects as they were put; messages of bytes as message(topic, payload).
+nb::list take(Queue& queue, uint64_t most, uint64_t least, int64_t max_wait_ns, int64_t timeout_ns,
+              nb::handle message) {
   std::vector<StoredMessage> taken;
   {
     WithoutGil unlocked;
     taken = queue.take(most, least, max_wait_ns, timeout_ns);
   }
   nb::list items;
-  for (const StoredMessage& message : taken) items.append(object_of(message));
-  const bool objects = !taken.empty() && taken.front().object != nullptr;
-  return nb::make_tuple(items, objects);
+  for (const StoredMessage& each : taken) {
+    if (each.object != nullptr) {
+      items.append(nb::borrow(static_cast<PyObject*>(each.object.get())));
+      continue;
+    }
+    const std::string_view topic = each.topic(), payload = each.payload();
+    const nb::object text = nb::steal(PyUnicode_DecodeUTF8(
+        topic.data(), static_cast<Py_ssize_t>(topic.size()), "surrogateescape"));
+    if (!text.is_valid()) throw nb::python_error();
+    items.append(message(text, nb::bytes(payload.data(), payload.size())));
+  }
+  return items;
 }
 
-nb::dict counts(const MessageQueue& queue) {
+nb::dict counts(const Queue& queue) {
   online::QueueCounts all;
   std::string source;
   {
@@ -170,7 +140,7 @@ nb::dict counts(const MessageQueue& queue) {
 }
 
 // `facts`: pairs of texts.
-Snapshot snapshot(const MessageQueue& queue, const std::string& title, uint64_t max_batch,
+Snapshot snapshot(const Queue& queue, const std::string& title, uint64_t max_batch,
                   std::vector<std::pair<std::string, std::string>> facts) {
   Snapshot all = queue.snapshot();
   all.title = title;
@@ -196,26 +166,20 @@ void bind_online(nb::module_& m) {
 
   nb::class_<PushSource, MessageSource>(m, "PushSource",
                                         "Internal: a source of train.Online that is pushed to.")
-      .def_static(
-          "make",
-          [](nb::object acknowledged) -> std::shared_ptr<PushSource> {
-            return std::make_shared<PushSource>(std::move(acknowledged));
-          },
-          nb::arg("acknowledged"))
+      .def_static("make", &make_push_source, nb::arg("acknowledged"))
       .def(
           "push",
           [](PushSource& self, const std::string& topic, nb::bytes payload, uint64_t token,
-             uint16_t packet_id, bool duplicate) {
+             uint16_t packet_id, bool duplicate, int64_t timeout_ns) {
             const Message message{topic, bytes_of(payload), now_ns(), token, packet_id, duplicate};
             WithoutGil unlocked;
-            return self.push(message);
+            return self.push(message, timeout_ns);
           },
           nb::arg("topic"), nb::arg("payload"), nb::arg("token") = 0, nb::arg("packet_id") = 0,
-          nb::arg("duplicate") = false)
-      .def_prop_ro("full", &PushSource::full, Unlocked())
+          nb::arg("duplicate") = false, nb::arg("timeout_ns") = 60'000'000'000)
       .def("end", &PushSource::end, nb::arg("error") = "", Unlocked());
 
-  nb::class_<MessageQueue>(m, "MessageQueue", "Internal: use penstock.train.Online.")
+  nb::class_<Queue>(m, "MessageQueue", "Internal: use penstock.train.Online.")
       .def_static("make", &make_queue, nb::arg("max_messages"), nb::arg("max_bytes"),
                   nb::arg("when_full"), nb::arg("after_train"), nb::arg("folder").none(),
                   nb::arg("fsync_ns"), nb::arg("segment_bytes"), nb::arg("offset"), Unlocked())
@@ -223,7 +187,7 @@ void bind_online(nb::module_& m) {
       .def("close", &MessageQueue::close, Unlocked())
       .def(
           "put",
-          [](MessageQueue& self, const std::string& topic, nb::bytes payload) {
+          [](Queue& self, const std::string& topic, nb::bytes payload) {
             const Message message{topic, bytes_of(payload), now_ns()};
             WithoutGil unlocked;
             return self.put(message);
@@ -231,19 +195,16 @@ void bind_online(nb::module_& m) {
           nb::arg("topic"), nb::arg("payload"))
       .def(
           "put_object",
-          [](MessageQueue& self, nb::object object) {
-            const std::shared_ptr<void> kept(object.release().ptr(), [](void* mine) {
-              const WithGil locked;
-              Py_DECREF(static_cast<PyObject*>(mine));
-            });
+          [](Queue& self, nb::handle object, uint64_t bytes) {
+            const std::shared_ptr<void> kept = share(object.ptr());
             WithoutGil unlocked;
-            return self.put_object(kept, 0);
+            return self.put_object(kept, bytes);
           },
-          nb::arg("object"))
+          nb::arg("object").none(), nb::arg("bytes"))
       .def("ended", &MessageQueue::ended, nb::arg("error"), Unlocked())
       .def("wait_for_space", &MessageQueue::wait_for_space, nb::arg("timeout_ns"), Unlocked())
       .def("take", &take, nb::arg("most"), nb::arg("least"), nb::arg("max_wait_ns"),
-           nb::arg("timeout_ns"))
+           nb::arg("timeout_ns"), nb::arg("message"))
       .def_prop_ro("finished", &MessageQueue::finished, Unlocked())
       .def_prop_ro("next_offset", &MessageQueue::next_offset, Unlocked())
       .def("aged", &MessageQueue::aged, Unlocked())
@@ -253,14 +214,14 @@ void bind_online(nb::module_& m) {
       .def("counts", &counts)
       .def(
           "report_html",
-          [](const MessageQueue& self, const std::string& title, uint64_t max_batch,
+          [](const Queue& self, const std::string& title, uint64_t max_batch,
              std::vector<std::pair<std::string, std::string>> facts) {
             return report_html(snapshot(self, title, max_batch, std::move(facts)));
           },
           nb::arg("title"), nb::arg("max_batch"), nb::arg("facts"), Unlocked())
       .def(
           "analysis",
-          [](const MessageQueue& self, uint64_t max_batch) {
+          [](const Queue& self, uint64_t max_batch) {
             return dict_of(analyse(snapshot(self, {}, max_batch, {})));
           },
           nb::arg("max_batch"));

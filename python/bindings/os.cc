@@ -25,8 +25,18 @@ void bind_os(nb::module_& m) {
       "End this process as soon as the one behind `pidfd` has ended. Takes the descriptor.");
   m.def("memory_headroom", &os::memory_headroom,
         "Bytes that may be used now before something is killed.");
-  m.def("without_secrets", &without_secrets, nb::arg("text"),
-        "A text without the passwords and parameters of its URLs.");
+  m.def(
+      "without_secrets",
+      [](nb::str text) {
+        // Names of files may have bytes that are not text, as lone surrogates.
+        const auto bytes =
+            nb::steal<nb::bytes>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogatepass"));
+        if (!bytes.is_valid()) throw nb::python_error();
+        const std::string clean = without_secrets({bytes.c_str(), bytes.size()});
+        return nb::steal<nb::str>(PyUnicode_DecodeUTF8(
+            clean.data(), static_cast<Py_ssize_t>(clean.size()), "surrogatepass"));
+      },
+      nb::arg("text"), "A text without the passwords and parameters of its URLs.");
 }
 
 }  // namespace penstock

@@ -65,6 +65,13 @@ class RowGroupRows : public Indexed {
     const RowGroups::Group& group = of_->groups[group_of(position)];
     return of_->files[group.file] + ", row " + std::to_string(row_in_file(group, position));
   }
+  std::vector<uint64_t> blocks() const override {
+    std::vector<uint64_t> ends;
+    for (const RowGroups::Group& group : of_->groups) {
+      if (group.rows > 0) ends.push_back(group.end);
+    }
+    return ends;
+  }
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }

@@ -52,6 +52,7 @@ __all__ = [
     "threadsafe",
     "torch",
     "train",
+    "write",
 ]
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from .loader import Loader
     from .operations import cast, decode_raw, normalize, select
     from .streams import threadsafe
+    from .writers import write
 
     __version__: str
 
@@ -108,6 +110,7 @@ _HOMES = {
     "rng": "_engine",
     "select": "operations",
     "threadsafe": "streams",
+    "write": "writers",
 }
 _MODULES = ("errors", "image", "jax", "keras", "torch", "train")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -241,6 +242,43 @@ def what_cannot_be_is_refused():
     for wrong in ({"state": 1}, {"convert": np.asarray}):
         with pytest.raises(penstock.InvalidArgument, match="omit these"):
             train.Loop(_model(), [_data()], steps=1, **wrong)
+
+
+def online_learns_what_train_on_batch_learns_and_goes_on_from_its_snapshot():
+    def fresh():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        return model
+
+    x, y = _data()
+    x, y = x[:100], y[:100]
+    expected, losses = fresh(), []
+    for i in range(0, 100, 10):
+        losses.append(float(expected.train_on_batch(x[i : i + 10], y[i : i + 10])))
+        expected.reset_metrics()
+    found, predictions = [], []
+
+    def batch(messages):
+        rows = [int(message.payload) for message in messages]
+        return x[rows], y[rows]
+
+    def note(step):
+        found.append(step.loss)
+        predictions.append(step.predictions.shape)
+
+    with tempfile.TemporaryDirectory() as spool:
+        for rows in (range(40), range(40, 100)):
+            items, model = [b"%d" % row for row in rows], fresh()
+            # Batches of 10 rows, which are padded to 16 where shapes are compiled.
+            options = {"max_batch": 16, "min_batch": 10, "max_wait": 60.0, "max_queue": 10}
+            with train.Online(items, batch, model, spool=spool, on_batch=note, **options) as live:
+                live.run()
+    assert predictions == [(10, 1)] * 10
+    np.testing.assert_allclose(found, losses, rtol=1e-3)
+    for one, other in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert int(model.optimizer.iterations) == 10
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def test_an_inspection_lists_columns_and_the_call(parquet, tmp_path, capsys):
     assert lines[1].split()[:2] == [str(parquet), "60"]
     assert "3 row groups of up to 25 rows" in said
     assert "list    list<element: int32>" in said
-    assert lines[-1] == "penstock.Dataset.parquet(...).shuffle(seed=0, block=25, window=4)"
+    assert lines[-1] == 'penstock.Dataset.parquet(...).shuffle(seed=0, block="auto", window=4)'
     pq.write_table(table().slice(0, 10), tmp_path / "more.parquet")
     _, said, _ = run(capsys, "inspect", tmp_path / "*.parquet")
     assert "4 row groups of up to 25 rows" in said

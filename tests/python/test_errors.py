@@ -314,3 +314,8 @@ def test_exceptions_that_are_not_errors_travel_too(exception):
     back = there_and_back(exception)
     assert type(back) is type(exception)
     assert back.args == exception.args
+
+
+def test_texts_with_bytes_that_are_not_text_hide_what_urls_have():
+    error = errors.InvalidArgument("https://me:secret@host/\udcff?token=secret")
+    assert str(error) == "https://host/\udcff?..."

@@ -276,3 +276,17 @@ def test_a_file_that_cannot_be_opened_is_an_error_with_its_name(tmp_path):
     (tmp_path / "cut.h5").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(penstock.DataLoss, match=r"cut\.h5 is no HDF5 file, or.*truncated"):
         Dataset.hdf5(tmp_path / "cut.h5", "x")
+
+
+def test_blocks_of_a_shuffle_are_the_chunks(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(95), chunks=(10,), compression="gzip")
+        file["plain"] = np.arange(95)
+    chain = Dataset.hdf5(tmp_path / "x.h5", "x").shuffle(seed=2, block="auto", window=1)
+    order = np.array(list(chain))
+    assert sorted(order) == list(range(95))
+    chunks = order // 10
+    assert len(np.flatnonzero(np.diff(chunks))) == 9  # one after the other
+    assert list(dict.fromkeys(chunks)) != list(range(10))
+    with pytest.raises(penstock.InvalidArgument, match="no blocks of its own"):
+        list(Dataset.hdf5(tmp_path / "x.h5", "plain").shuffle(seed=2, block="auto"))

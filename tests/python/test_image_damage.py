@@ -150,7 +150,8 @@ def test_headers_of_the_others_that_lie_cost_no_memory():
         ((18, "<2i", 24, -(1 << 31)), "at most 178956970"),
         ((18, "<2I", 13000, 13000), "it is cut off, or its header lies"),
         ((28, "<H", 7), "it has pixels of 7 bits"),
-        ((28, "<HI", 8, 1), "it is of compression 1"),
+        ((28, "<HI", 24, 4), "it is of compression 4"),
+        ((28, "<HI", 24, 1), "it has pixels of 24 bits"),
         ((28, "<H16xI", 8, 257), "its palette has 257 colours"),
     ):
         data = bytearray(encoded(picture(*SMALL), "BMP"))

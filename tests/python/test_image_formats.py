@@ -87,6 +87,114 @@ def test_bmps_of_4_and_16_bits(down):
     as_pillow(bmp(width, signed, 16, rows, compression=3, masks=(0x7C00, 0x3E0, 0x1F)))
 
 
+class Runs:
+    """Writes the codes of a BMP's run lengths beside the places that they stand for."""
+
+    def __init__(self, width: int, height: int, bits: int) -> None:
+        self.places = np.zeros((height, width), np.uint8)
+        self.bits = bits
+        self.x = self.y = 0
+        self.codes = b""
+
+    def _put(self, places) -> None:
+        end = min(self.x + len(places), self.places.shape[1])
+        self.places[self.y, self.x : end] = places[: end - self.x]
+        self.x = end
+
+    def run(self, count: int, value: int) -> None:
+        pair = [value, value] if self.bits == 8 else [value >> 4, value & 15]
+        self._put((pair * count)[:count])
+        self.codes += bytes([count, value])
+
+    def absolute(self, places: list[int]) -> None:
+        self._put(places)
+        data = bytes(places)
+        if self.bits == 4:
+            even = [*places, 0]
+            data = bytes(even[i] << 4 | even[i + 1] for i in range(0, len(places), 2))
+        self.codes += bytes([0, len(places)]) + data + bytes(len(data) % 2)
+
+    def end_row(self) -> None:
+        self.codes += b"\0\0"
+        self.x, self.y = 0, self.y + 1
+
+    def move(self, right: int, up: int) -> None:
+        self.codes += bytes([0, 2, right, up])
+        self.x, self.y = self.x + right, self.y + up
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_bmps_of_run_lengths(bits):
+    random = np.random.default_rng(bits)
+    colours = 1 << bits
+    palette = random.integers(0, 256, (colours, 3)).tolist()
+
+    def written(runs, width, height, moves):
+        for _ in range(height):
+            while runs.x < width:
+                what = random.integers(0, 3 if moves else 2)
+                count = int(random.integers(3, 12))
+                # Pillow knows no moves, odd numbers of 4 bits, and pixels beyond the row.
+                strange = (bits == 4 and count % 2 == 1) or count > width - runs.x
+                if what == 0 or (what == 1 and strange and not moves):
+                    runs.run(count, int(random.integers(0, 256)))
+                elif what == 1:
+                    runs.absolute(random.integers(0, colours, count).tolist())
+                else:
+                    runs.move(int(random.integers(0, 4)), 0)
+            runs.end_row()
+        return bmp(
+            width,
+            height,
+            bits,
+            runs.codes + b"\0\1",
+            compression={8: 1, 4: 2}[bits],
+            palette=palette,
+        )
+
+    for width, height in ((1, 1), (7, 5), (40, 31)):
+        runs = Runs(width, height, bits)
+        data = written(runs, width, height, False)
+        as_pillow(data)
+        colour = np.array(palette, np.uint8)[:, ::-1]
+        assert np.array_equal(one(data, image.decode()), colour[runs.places[::-1]])
+        runs = Runs(width, height, bits)
+        data = written(runs, width, height, True)
+        whole = colour[runs.places[::-1]]
+        assert np.array_equal(one(data, image.decode()), whole)
+        if min(width, height) > 4:
+            cut = one(data, image.decode(), image.center_crop(3, 3))
+            top, left = round((height - 3) / 2), round((width - 3) / 2)
+            assert np.array_equal(cut, whole[top : top + 3, left : left + 3])
+
+
+def test_bmps_of_run_lengths_end_early_or_are_cut():
+    palette = [[i, 2 * i, 3 * i] for i in range(40)]
+    runs = Runs(9, 4, 8)
+    runs.run(5, 7)
+    runs.move(1, 2)
+    runs.absolute([1, 2, 3])
+    data = bmp(9, 4, 8, runs.codes + b"\0\1", compression=1, palette=palette)
+    wanted = np.array(palette, np.uint8)[runs.places[::-1], ::-1]
+    assert np.array_equal(one(data, image.decode()), wanted)
+    for end in range(2, len(data) - 1):
+        with pytest.raises(penstock.DataLoss, match="a damaged BMP"):
+            one(data[:end], image.decode())
+    assert np.array_equal(one(data[:-2], image.decode(partial=True)), wanted)
+    # The last row may end without a sign.
+    runs = Runs(300, 1, 8)
+    runs.run(255, 3)
+    runs.run(45, 4)
+    data = bmp(300, 1, 8, runs.codes, compression=1, palette=palette)
+    assert np.array_equal(one(data, image.decode())[0, [0, 299]], [[9, 6, 3], [12, 8, 4]])
+    for width in (20_000, 10_000):
+        claims = bmp(width, 2000, 8, b"\0\1", compression=1, palette=palette)
+        with pytest.raises(penstock.DataLoss, match="hold"):
+            one(claims, image.decode())
+    moves = bmp(9, 4, 8, b"\0\2\xff\xff\5\1\0\1", compression=1, palette=palette)
+    assert not one(moves, image.decode()).any()
+
+
 def test_bmps_with_masks_of_32_bits():
     random = np.random.default_rng(1)
     values = random.integers(0, 1 << 32, (5, 9), np.uint32)

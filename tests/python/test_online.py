@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
-import signal
-import subprocess
-import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from penstock import _engine, train
-from penstock.errors import DataLoss, InvalidArgument
-
-CHILD = Path(__file__).with_name("online_child.py")
+from penstock.errors import InvalidArgument
+from penstock.train.online import Message
 
 
 class Model:
@@ -135,7 +134,7 @@ def test_results_in_a_file_are_json_for_any_predictions(tmp_path: Path) -> None:
         def train(self, batch: Any, weights: Any = None) -> float:
             return float("inf")
 
-    with train.Online(numbers(2), prepare, Two(), on_batch=tmp_path / "results") as live:
+    with train.Online(numbers(1), prepare, Two(), on_batch=tmp_path / "results") as live:
         live.run()
 
     def refuse(constant: str) -> None:
@@ -322,49 +321,6 @@ def test_a_redelivered_message_is_trained_on_once(tmp_path: Path) -> None:
     assert sorted(acknowledged) == [1, 2, 3, 4]
 
 
-PLACES = ("receipt", "acknowledged", "predict", "train", "trained", "snapshot")
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_killed_run_goes_on_with_each_message_once(tmp_path: Path, place: str) -> None:
-    def run(at: str, count: int, first: int) -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, str(CHILD), str(tmp_path), at, str(count), str(first)]
-        return subprocess.run(command, capture_output=True, timeout=60, check=False)
-
-    killed = run(place, 50, 0)
-    assert killed.returncode == -signal.SIGKILL
-    acknowledged = [int(line) - 1 for line in killed.stdout.split()]
-    again = run("nowhere", 5, 1000)
-    assert again.returncode == 0, again.stderr
-    seen = [int(each) for each in again.stderr.split()]
-    assert len(seen) == len(set(seen))
-    assert set(acknowledged) <= set(seen)
-    assert seen == [*range(len(seen) - 5), *range(1000, 1005)]
-
-
-def test_a_torn_tail_is_cut_and_reported(tmp_path: Path) -> None:
-    model = Model()
-    with train.Online(numbers(20), prepare, model, spool=tmp_path) as live:
-        live.run()
-    (log,) = tmp_path.glob("*.log")
-    (tmp_path / "snapshot").unlink()
-    whole = log.read_bytes()
-    for cut in range(1, 60, 7):
-        log.write_bytes(whole[:-cut])
-        model = Model()
-        with train.Online([], prepare, model, spool=tmp_path, snapshot_seconds=None) as live:
-            list(itertools.islice(live, 100))
-            assert live.stats()["torn_bytes"] < 60
-        assert model.seen == list(range(len(model.seen)))
-        assert 15 <= len(model.seen) < 20
-
-
-def test_a_damaged_snapshot_is_an_error_that_names_it(tmp_path: Path) -> None:
-    (tmp_path / "snapshot").write_bytes(b"no snapshot")
-    with pytest.raises(DataLoss, match="snapshot"):
-        train.Online([], prepare, Model(), spool=tmp_path)
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -381,12 +337,265 @@ def test_invalid_arguments_are_named(options: Any, text: str) -> None:
         train.Online(None, prepare, Model())
 
 
-def test_a_spool_belongs_to_one_run(tmp_path: Path) -> None:
+def test_the_ages_are_those_of_the_rows() -> None:
+    ages: list[Any] = []
+    source = _engine.PushSource.make(lambda tokens: None)
+    with train.Online(
+        source, prepare, Model(), on_batch=lambda step: ages.append(step.ages)
+    ) as live:
+        live._start()
+        source.push("t", b"1")
+        time.sleep(0.05)
+        source.push("t", b"malformed")
+        source.push("t", b"2")
+        source.end()
+        live.run()
+    assert [len(each) for each in ages] == [2]
+    assert ages[0][0] - ages[0][1] >= 0.05
+
+
+def test_the_age_of_a_window_is_that_of_its_last_message() -> None:
+    steps: list[Any] = []
+    source = _engine.PushSource.make(lambda tokens: None)
+    with train.Online(
+        source, lambda rows: np.zeros(len(rows)), Model(), window=2, on_batch=steps.append
+    ) as live:
+        live._start()
+        for item in (b"1", b"2", b"3"):
+            source.push("t", item)
+            time.sleep(0.02)
+        source.end()
+        live.run()
+    (step,) = steps
+    assert [[each.payload for each in row] for row in step.messages] == [[b"1", b"2"], [b"2", b"3"]]
+    assert len(step.ages) == 2
+    assert step.ages[0] - step.ages[1] > 0.015
+
+
+def test_an_iterator_may_yield_bytes_pairs_and_objects() -> None:
+    items = [b"1", ("t", b"2"), {"x": 3}, ("t", 4), b"5", None]
+    seen: list[Any] = []
+
+    def kept(messages: list[Any]) -> Any:
+        seen.extend(messages)
+        return np.zeros(len(messages))
+
+    with train.Online(items, kept, Model()) as live:
+        live.run()
+    assert seen == [Message("", b"1"), ("t", b"2"), {"x": 3}, ("t", 4), Message("", b"5"), None]
+    assert isinstance(seen[1], Message)
+
+
+def test_objects_of_a_source_count_as_bytes_of_the_queue() -> None:
+    arrays = ({"x": np.zeros(100_000)} for _ in range(20))
+    with train.Online(
+        arrays, lambda rows: np.zeros(len(rows)), Model(), max_queue_bytes=2_000_000
+    ) as live:
+        live._start()
+        deadline = time.monotonic() + 20
+        while live.stats()["queued_bytes"] < 2_000_000:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        time.sleep(0.02)
+        assert live.stats()["queued"] == 3
+        live.run()
+        assert live.stats()["trained"] == 20
+
+
+def test_a_channel_is_a_source_and_ends_the_stream_when_it_is_closed() -> None:
+    name = f"online-{os.getpid()}"
+    channel = train.channel(name)
+
+    def produce() -> None:
+        with train.attach_channel(name) as end:
+            for i in range(500):
+                end.put({"x": np.full(3, i)})
+            while channel.stats()["queued"]:
+                time.sleep(0.001)
+        channel.close()
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    model = Model()
+    with train.Online(channel, lambda rows: np.array([row["x"][0] for row in rows]), model) as live:
+        live.run()
+    producer.join()
+    assert model.seen == list(range(500))
+
+
+def test_closing_ends_the_thread_that_reads_a_silent_channel() -> None:
+    with train.channel(f"online-{os.getpid()}") as channel:
+        live = train.Online(channel, prepare, Model())
+        stopping = threading.Timer(0.05, live.stop)
+        stopping.start()
+        live.run()
+        assert live._feeder is not None
+        live.close()
+        live._feeder.join(5)
+        assert not live._feeder.is_alive()
+
+
+def test_a_slow_model_with_drop_oldest_sees_young_messages() -> None:
+    source = _engine.PushSource.make(lambda tokens: None)
+    newest = 0
+
+    def push(count: int) -> None:
+        nonlocal newest
+        for _ in range(count):
+            source.push("t", b"%d" % newest)
+            newest += 1
+
+    class Slow(Model):
+        def predict(self, batch: Any) -> Any:
+            assert newest - batch.min() <= 16  # of as many as it is behind after each step
+            return super().predict(batch)
+
+        def train(self, batch: Any, weights: Any = None) -> float:
+            time.sleep(0.002)
+            push(100)
+            return super().train(batch)
+
+    model = Slow()
+    with train.Online(
+        source, prepare, model, max_batch=4, max_queue=16, when_full="drop_oldest"
+    ) as live:
+        live._start()
+        push(100)
+        for _ in itertools.islice(live, 150):
+            pass
+        stats = live.stats()
+    assert model.seen == sorted(model.seen)
+    assert len(model.seen) == stats["trained"] == 600
+    assert stats["dropped"] == 15_100 - 600 - stats["queued"]
+    assert stats["age_p50"] < 0.3  # two steps; without dropping, the last would wait for all
+
+
+@pytest.mark.parametrize("spooled", [False, True])
+def test_a_burst_of_100_000_messages_stays_within_the_queue(tmp_path: Path, spooled: bool) -> None:
+    model, source = Model(), _engine.PushSource.make(lambda tokens: None)
+    options: Any = {"spool": tmp_path, "snapshot_seconds": None} if spooled else {}
+    with train.Online(
+        source, prepare, model, max_batch=4096, max_queue_bytes=1 << 20, **options
+    ) as live:
+        live._start()
+
+        def push() -> None:
+            for i in range(100_000):
+                source.push("t", b"%d" % i)
+            source.end()
+
+        pushing = threading.Thread(target=push)
+        pushing.start()
+        for _ in live:
+            assert live.stats()["queued_bytes"] < (1 << 20) + 1000
+        pushing.join()
+        assert live.stats()["trained"] == 100_000
+    assert model.seen == list(range(100_000))
+
+
+def test_a_torch_module_goes_on_from_its_snapshot(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    def run(spool: Path | None, parts: list[list[bytes]]) -> tuple[Any, Any, list[float]]:
+        losses: list[float] = []
+        for part in parts:
+            torch.manual_seed(3)
+            module = torch.nn.Linear(1, 1)
+            optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+
+            def batch(messages: list[Any]) -> Any:
+                x = torch.tensor([[float(message.payload)] for message in messages])
+                return x, 2 * x + 1
+
+            options: Any = {} if spool is None else {"spool": spool}
+            with train.Online(
+                *(part, batch, module),
+                optimizer=optimizer,
+                loss=torch.nn.functional.mse_loss,
+                max_batch=4,
+                min_batch=4,
+                max_wait=60,
+                on_batch=lambda step: losses.append(step.loss),
+                **options,
+            ) as live:
+                live.run()
+        return module.state_dict(), optimizer.state_dict(), losses
+
+    items = [b"%g" % (i % 7 / 7) for i in range(80)]
+    whole = run(None, [items])
+    parts = run(tmp_path, [items[:40], items[40:]])
+    torch.testing.assert_close(parts[0], whole[0], rtol=0, atol=0)
+    assert parts[2] == whole[2]
+    assert parts[1]["state"][0]["step"] == whole[1]["state"][0]["step"] == 20
+    assert whole[2][-1] < whole[2][0]
+
+
+def test_windows_go_on_after_a_restart(tmp_path: Path) -> None:
+    items = [(f"sensor{i % 3}", b"%d" % i) for i in range(60)]
+
+    def run(spool: Path, parts: list[list[Any]]) -> list[list[bytes]]:
+        seen: list[list[bytes]] = []
+
+        def prepare(windows: list[Any]) -> Any:
+            seen.extend([message.payload for message in window] for window in windows)
+            return np.zeros(len(windows))
+
+        for part in parts:
+            with train.Online(
+                *(part, prepare, Model()), spool=spool, window=4, step=3, key=lambda m: m.topic[-1:]
+            ) as live:
+                live.run()
+        return seen
+
+    whole = run(tmp_path / "whole", [items])
+    assert len(whole) == 3 * 6
+    assert run(tmp_path / "parts", [items[:17], items[17:20], [], items[20:]]) == whole
+
+
+def test_the_keys_of_windows_may_be_bytes_or_tuples(tmp_path: Path) -> None:
+    def key(message: Message) -> Any:
+        return message.payload[:1], message.topic
+
+    seen: list[Any] = []
+
+    def prepare(windows: list[Any]) -> Any:
+        seen.extend(windows)
+        return np.zeros(len(windows))
+
+    for part in ([b"a1", b"b1"], [b"b2", b"a2"]):
+        with train.Online(part, prepare, Model(), spool=tmp_path, window=2, key=key) as live:
+            live.run()
+    assert [[message.payload for message in window] for window in seen] == [
+        [b"b1", b"b2"],
+        [b"a1", b"a2"],
+    ]
+
+
+def test_windows_of_objects_cannot_be_in_a_snapshot(tmp_path: Path) -> None:
     with (
-        train.Online([], prepare, Model(), spool=tmp_path),
-        pytest.raises(InvalidArgument, match="another process uses"),
+        train.Online(
+            *([1, 2, 3], lambda rows: np.zeros(len(rows)), Model()),
+            snapshot=tmp_path / "snapshot",
+            window=2,
+            key=lambda item: 0,
+        ) as live,
+        pytest.raises(InvalidArgument, match="windows of messages of bytes"),
     ):
-        train.Online([], prepare, Model(), spool=tmp_path)
+        live.run()
+
+
+def test_an_online_that_is_not_closed_ends_without_waiting_for_the_interpreter(
+    tmp_path: Path,
+) -> None:
+    acknowledged: list[int] = []
+    source = _engine.PushSource.make(acknowledged.extend)
+    live = train.Online(source, prepare, Model(), spool=tmp_path)
+    live._start()
+    for token in range(1, 100):
+        source.push("t", b"1", token)
+    del live
+    gc.collect()
+    assert acknowledged == list(range(1, 100))
 
 
 def test_a_stop_before_the_run_ends_it_and_the_next_run_goes_on() -> None:

@@ -14,6 +14,7 @@ import threading
 import numpy as np
 import pytest
 
+import penstock
 from arrow_tables import columns, same, whole
 from contract import (
     INLINE,
@@ -183,6 +184,82 @@ def test_every_order_gives_its_rows(files, mode):
         for stage in _stages(chain):
             order = getattr(order, stage[0])(**stage[1])
         same(got, rows_of([int(i) for i in order]))
+
+
+def grouped(path, *rows):
+    """Files with row groups of these lengths, and the end of each; `n` counts all rows."""
+    begin, ends = 0, []
+    for number, lengths in enumerate(rows):
+        with pq.ParquetWriter(path / f"{number}.parquet", table_of(0, 0).schema) as writer:
+            for length in lengths:
+                writer.write_table(table_of(begin, begin + length))
+                ends.append(begin := begin + length)
+    return Dataset.parquet(path / "*.parquet"), ends
+
+
+UNEQUAL = (13, 40, 7), (25,), (0, 1, 39, 40, 20), ()
+
+
+def test_blocks_are_row_groups_of_any_length(tmp_path):
+    dataset, ends = grouped(tmp_path, *UNEQUAL)
+    group = np.repeat(np.arange(len(ends)), np.diff([0, *ends]))
+    lengths = np.diff([0, *ends])
+    seen = set()
+    with dataset.shuffle(seed=3, block="auto", window=3).build(workers=0) as feed:
+        for _ in range(20):
+            order = [int(row["n"]) for row in feed]
+            assert sorted(order) == list(range(ends[-1]))
+            at = 0
+            while at < len(order):  # a window has all rows of its row groups
+                groups = list(dict.fromkeys(group[order[at:]].tolist()))[:3]
+                size = int(lengths[groups].sum())
+                assert set(group[order[at : at + size]]) == set(groups)
+                at += size
+            seen.add(tuple(order))
+    assert len(seen) == 20
+
+
+def test_unequal_row_groups_are_decoded_once(tmp_path, monkeypatch):
+    _, ends = grouped(tmp_path, *[(30, 30, 30, 11)] * 10)
+    # Room for a window of four row groups with 12 bytes a row, and one more.
+    dataset = Dataset.parquet(tmp_path / "*.parquet", ["n", "x"], cache_bytes=5 * 30 * 12)
+    decoded = []
+    kind = type(dataset._recipe[1][0])
+    whole_group = kind.decode
+    monkeypatch.setattr(kind, "decode", lambda self, i: decoded.append(i) or whole_group(self, i))
+
+    def groups_decoded(block):
+        decoded.clear()
+        assert len(list(dataset.shuffle(seed=3, block=block, window=4).build(workers=0))) == 1010
+        return len(decoded)
+
+    assert groups_decoded("auto") == len(ends)
+    assert groups_decoded(30) > 5 * len(ends)  # each block lies in two row groups
+
+
+@each((INLINE, THREADS, PROCESSES))
+def test_stored_blocks_are_the_same_for_any_workers_and_behind_maps(tmp_path, mode):
+    dataset, _ = grouped(tmp_path, *UNEQUAL)
+    chain = dataset.map(penstock.cast("float64", fields="n")).on_error("skip")
+    chain = chain.shuffle(seed=3, block="auto", window=3).batch(16)
+    with chain.build(workers=0) as feed:
+        wanted = [list(feed), list(feed)]
+    assert_same(wanted[0], list(chain.build(**options(mode))))
+    check_checkpoints(lambda **more: chain.build(**{"use_multiprocessing": False, **more}))
+
+
+def test_blocks_of_a_source_without_any_are_an_error(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"no blocks of its own.*give block a number"):
+        list(Dataset.range(9).shuffle(seed=1, block="auto"))
+    with pytest.raises(InvalidArgument, match="no blocks of its own"):
+        list(grouped(tmp_path, (5, 5))[0].skip(1).shuffle(seed=1, block="auto"))
+    with pytest.raises(InvalidArgument, match="block is 'rows'"):
+        Dataset.range(9).shuffle(seed=1, block="rows")
+    empty, _ = grouped(tmp_path, ())
+    (tmp_path / "0.parquet").rename(tmp_path / "empty")
+    assert list(Dataset.parquet(tmp_path / "empty").shuffle(block="auto")) == []
+    title = repr(empty.shuffle(seed=1, block="auto", window=2))
+    assert title.endswith("shuffle(seed=1, block=auto, window=2)")
 
 
 def _stages(chain):

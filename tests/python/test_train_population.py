@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 
@@ -317,6 +318,26 @@ def test_modes_of_a_members_module_are_its_own():
             list(population.train(batches(), steps=1).as_completed())
             population.module(0).eval()
     assert modes == [True, True]
+
+
+def test_no_thread_computes_after_ctrl_c():
+    begun, ended = [], []
+
+    def loss(outputs, targets):
+        begun.append(None)
+        if len(begun) == 1:
+            _thread.interrupt_main()
+        time.sleep(0.2)
+        ended.append(None)
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    with train.Population(
+        Small, members=9, loss=loss, strategy="concurrent", threads=2
+    ) as population:
+        with pytest.raises(KeyboardInterrupt):
+            list(population.train(batches(), steps=1).as_completed())
+        assert len(begun) == len(ended) < 9
+        assert [population.step(n) for n in range(9)] == [0] * 9
 
 
 def test_the_slower_strategys_threads_end(monkeypatch):

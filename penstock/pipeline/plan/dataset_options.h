@@ -113,8 +113,10 @@ struct ShuffleOptions {
 };
 
 struct ShuffleBlocksOptions {
+  // The blocks that the source reads as a whole: row groups of Parquet, chunks of HDF5.
+  static constexpr uint64_t kStored = UINT64_MAX;
   uint64_t seed = 0;
-  uint64_t block = 1;     // consecutive elements that stay near each other
+  uint64_t block = 1;     // consecutive elements that stay near each other, or kStored
   uint64_t window = 1;    // blocks whose elements are mixed
   bool reshuffle = true;  // false: every epoch has the order of epoch 0
 };

@@ -54,6 +54,17 @@ class Hdf5Rows : public Indexed {
   std::string origin(const Context&, const At&, uint64_t position) const override {
     return source_->path + ", row " + std::to_string(position);
   }
+  // Of the array with the most rows in a chunk that is decoded as a whole.
+  std::vector<uint64_t> blocks() const override {
+    uint64_t rows = 0;
+    for (const ChunkedArray& array : source_->arrays) {
+      if (!array.direct()) rows = std::max(rows, static_cast<uint64_t>(array.chunk[0]));
+    }
+    std::vector<uint64_t> ends;
+    if (rows == 0) return ends;
+    for (uint64_t end = 0; end < length(0);) ends.push_back(end = std::min(end + rows, length(0)));
+    return ends;
+  }
   std::unique_ptr<IndexedReader> reader(Context&) const override {
     return std::make_unique<Reader>(*this);
   }

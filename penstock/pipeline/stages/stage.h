@@ -49,6 +49,9 @@ class Indexed {
   virtual std::string origin(const Context& context, const At& at, uint64_t position) const {
     return (void)context, (void)at, (void)position, std::string();
   }
+  // Where the blocks end that the stage reads as a whole (row groups, chunks), ascending; the last
+  // one is the length. Empty: it has none.
+  virtual std::vector<uint64_t> blocks() const { return {}; }
   // The element's index in the user's data set; nothing: the element is identified by its position
   // in the stage. REQUIRED: position is below the length.
   virtual std::optional<uint64_t> index(const At& at, uint64_t position) const {

@@ -55,6 +55,7 @@ class Map : public Indexed {
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     return input_->origin(context, at, position);
   }
+  std::vector<uint64_t> blocks() const override { return input_->blocks(); }
   std::unique_ptr<IndexedReader> reader(Context& context) const override;
 
   const Indexed& input() const { return *input_; }

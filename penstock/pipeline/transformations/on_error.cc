@@ -41,6 +41,7 @@ class OnErrorStage : public Indexed {
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
     return input_->origin(context, at, position);
   }
+  std::vector<uint64_t> blocks() const override { return input_->blocks(); }
   std::optional<uint64_t> index(const At& at, uint64_t position) const override {
     return input_->index(at, position);
   }

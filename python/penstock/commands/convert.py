@@ -21,9 +21,19 @@ from ..errors import Error, InvalidArgument
 from ..features import bytes as bytes_feature
 from ..features import float32, int64, parse_example
 from ..files import TFRecordWriter
+from ..writers import (
+    Row,
+    Spec,
+    flat,
+    is_idx,
+    is_parquet,
+    is_picture,
+    is_tar,
+    kind_of,
+    open_output,
+)
 from . import Failed, bytes_text
-from .files import Bar, Feature, Survey, copied, counted, find, is_parquet, is_tar, surveys, text_of
-from .outputs import Row, Spec, flat, is_idx, is_picture, kind_of, open_output
+from .files import Bar, Feature, Survey, copied, counted, find, surveys, text_of
 from .verify import print_damage
 
 _IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -190,7 +200,10 @@ def write_rows(rows: Rows, outputs: list[str]) -> tuple[int, Said]:
     with contextlib.ExitStack() as stack:
         writers = []
         for path in outputs:
-            writers.append(open_output(path, rows.spec))
+            try:
+                writers.append(open_output(path, rows.spec))
+            except InvalidArgument as error:
+                raise Failed(text_of(error), 2) from None
             stack.callback(writers[-1].discard)
         with Bar(rows.count, " rows") as bar:
             for row in rows.rows:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _engine
-from ..base.remote import is_url, without_query
+from ..base.remote import is_url
 from ..errors import Error, NotFound
+from ..writers import is_parquet, is_tar
 from . import Failed
 
 _REDRAWN_S = 0.1
-_TAR = (".tar", ".tar.gz", ".tgz")
 _INDEX = ".penstock-index"  # suffix of the files of `Dataset.tfrecord(index="beside")`
 
 
@@ -131,16 +131,6 @@ class Bar:
 def counted(number: int, what: str) -> str:
     """``"1 file"``, ``"2,000 files"``."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def is_tar(path: str) -> bool:
-    """Whether a file is a tar archive, by its name."""
-    return without_query(path).lower().endswith(_TAR)
-
-
-def is_parquet(path: str) -> bool:
-    """Whether a file is a Parquet file, by its name."""
-    return without_query(path).lower().endswith((".parquet", ".pq"))
 
 
 def text_of(error: Exception) -> str:

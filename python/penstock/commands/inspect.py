@@ -8,8 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from .. import _engine
+from ..writers import is_tar
 from . import bytes_text
-from .files import Feature, Survey, counted, find, is_tar, looks_like, surveys
+from .files import Feature, Survey, counted, find, looks_like, surveys
 
 _TYPES = ("none", "bytes", "float32", "int64")
 _BYTES = 1
@@ -103,7 +104,7 @@ def columns_of(total: Survey) -> list[str]:
         f"{'column':{width}}  type",
         *(f"{name:{width}}  {kind}" for name, kind in total.columns.items()),
         "",
-        f"penstock.Dataset.parquet(...).shuffle(seed=0, block={total.group_rows}, window=4)",
+        'penstock.Dataset.parquet(...).shuffle(seed=0, block="auto", window=4)',
     ]
 
 

@@ -7,8 +7,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from ..writers import is_parquet, is_tar
 from . import bytes_text
-from .files import Survey, counted, find, is_parquet, is_tar, looks_like, surveys
+from .files import Survey, counted, find, looks_like, surveys
 
 
 def add_to(commands: Any) -> None:

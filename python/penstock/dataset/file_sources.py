@@ -153,9 +153,8 @@ class FileSources(Chain):
 
         The footers, which are read here, give the number of rows. Python threads then let pyarrow
         decode whole row groups. Threads share the decoded ones; worker processes decode each for
-        themselves. For a shuffle use ``shuffle(block=rows of a row group, window=...)``, with
-        `cache_bytes` for so many blocks: in a global order nearly every row needs another row
-        group.
+        themselves. For a shuffle use ``shuffle(block="auto", window=...)``, with `cache_bytes` for
+        twice so many row groups: in a global order nearly every row needs another row group.
 
         Parameters
         ----------
@@ -188,7 +187,7 @@ class FileSources(Chain):
         Examples
         --------
         >>> data = penstock.Dataset.parquet("train-*.parquet", columns=["image/bytes", "label"])
-        >>> data.shuffle(seed=7, block=1000, window=8).batch(64)
+        >>> data.shuffle(seed=7, block="auto", window=8).batch(64)
         """
         operation = "parquet"
         pyarrow_parquet(operation)

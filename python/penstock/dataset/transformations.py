@@ -153,7 +153,7 @@ class Transformations(Chain):
         seed: int = 0,
         reshuffle: bool = True,
         buffer: int | None = None,
-        block: int | None = None,
+        block: int | str | None = None,
         window: int | None = None,
     ) -> Dataset:
         """Permute all elements at random, over the whole source, without using memory.
@@ -169,10 +169,11 @@ class Transformations(Chain):
             Another order in each epoch.
         buffer : int, optional
             The next element is a random one of a buffer of so many elements, which were read ahead.
-        block : int, optional
+        block : int or "auto", optional
             For disks that are faster when they are read sequentially: blocks of so many
             consecutive elements come in random order, and all elements of `window` blocks are
-            mixed.
+            mixed. "auto": the blocks in which the source is stored, of whatever lengths: row groups
+            of `parquet`, chunks of `hdf5`. Each is then decoded once.
         window : int, optional
             How many blocks are mixed. None: 1.
         """
@@ -194,9 +195,9 @@ class Transformations(Chain):
             return self._then("shuffle_buffer", seed, size, bool(reshuffle))
         if block is None:
             return self._then("shuffle", seed, bool(reshuffle))
-        block = integer("block", block, 1, operation="shuffle")
+        rows = None if block == "auto" else integer("block", block, 1, operation="shuffle")
         window = integer("window", 1 if window is None else window, 1, operation="shuffle")
-        return self._then("shuffle_blocks", seed, block, window, bool(reshuffle))
+        return self._then("shuffle_blocks", seed, rows, window, bool(reshuffle))
 
     def take(self, count: int) -> Dataset:
         """Keep the first `count` elements; in a stream, lost elements do not count.

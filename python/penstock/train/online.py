@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import sys
 import threading
 import time
 import warnings
@@ -20,7 +21,8 @@ import numpy.typing as npt
 from .. import _engine
 from ..base.arguments import integer, one_of, path, real
 from ..base.conventions import Closing, name_of, shown
-from ..errors import InvalidArgument
+from ..base.nests import leaves_of
+from ..errors import Closed, InvalidArgument
 from .channel import Channel
 from .mqtt import MqttClient
 from .online_models import model_of
@@ -34,17 +36,18 @@ __all__ = ["Message", "Online", "OnlineStep"]
 
 _FLUSHES = {"always": 0, "never": -1}
 _POLL_NS = 100_000_000
+_FILE_BYTES = 64 << 20  # of a file of the spool, after which the next one begins
 _FACTS = ("received", "replayed", "duplicates", "spooled", "malformed", "trained")  # of a report
 
 
 class OnlineStep(NamedTuple):
     """One batch, after it was predicted and trained on."""
 
-    messages: list[Any]  # of the batch: `Message`, an iterator's objects, or windows of them
+    messages: list[Any]  # of each row: a `Message`, an iterator's object, or a window of them
     inputs: Any  # what `prepare` returned
     predictions: Any  # made before the model was trained on the batch
     loss: float
-    ages: npt.NDArray[np.float64]  # seconds from each message's receipt to its prediction
+    ages: npt.NDArray[np.float64]  # of each row: seconds from its (last) message to its prediction
     offset: int  # the number of the message that comes after this batch
 
 
@@ -61,13 +64,15 @@ class Online(Closing):
     acknowledged is lost, and no message is in the weights twice.
 
     Threads: `run`, iteration and `snapshot` in one thread; `stop` and `stats` in any. A context
-    manager that closes.
+    manager that closes. In a forked child it is the parent's: closing does nothing, and other
+    methods raise `InvalidArgument`.
 
     Parameters
     ----------
     source : iterable, Channel or message source
-        ``train.mqtt(...)``; a `train.channel`, or any iterable, which a thread iterates. Items of
-        type bytes, or (topic, bytes), become `Message`; others are handed over as they are.
+        ``train.mqtt(...)``; a `train.channel`, until it is closed; or any iterable. A thread
+        iterates it. Items of type bytes, or (topic, bytes), become `Message`; others are handed
+        over as they are.
     prepare : callable
         ``prepare(messages)`` returns the batch that the model wants, one row for each message (each
         window, with ``window``). For a Keras model or a torch module: ``(x, y)``. For torch,
@@ -86,15 +91,17 @@ class Online(Closing):
         If the queue is full: stop reading from the source; drop the oldest queued message; drop the
         new one. A message dropped as the oldest is still in the spool.
     max_queue, max_queue_bytes : int
-        The size of the queue, in messages and in bytes.
+        The size of the queue, in messages and in bytes: of topics and payloads, or of the arrays of
+        other objects.
     spool : path, optional
         A folder for the log and the snapshot. One process at a time. Messages must be bytes.
     fsync : {"always", "never"} or float
         When the log is flushed to disk: after each write; by the system; at least every so many
         seconds. Messages are acknowledged after it.
     ack : {"spooled", "after_train"}, optional
-        When a message is acknowledged. Default: "spooled" if there is a spool. Without a spool,
-        messages acknowledged after the last snapshot are lost in a crash, with their training.
+        When a message is acknowledged: once it is in the spool; once it was trained on, too.
+        Default: "spooled" if there is a spool. Without a spool, messages acknowledged after the
+        last snapshot are lost in a crash, with their training.
     on_batch : callable, path or MqttClient, optional
         ``on_batch(step)``, with an `OnlineStep`, after each batch. A path: a line of JSON for each
         batch (``offset``, ``messages``, ``loss``, ``age`` of the oldest message, ``predictions``)
@@ -125,6 +132,9 @@ class Online(Closing):
         Invalid arguments; another process uses the spool.
     DataLoss
         The log is damaged before its end, or does not belong to the snapshot.
+    System
+        From `run` and `snapshot`: the disk of the spool or the snapshot is full, or fails. Make
+        another `Online` when it has space: nothing that was acknowledged is lost.
     Closed
         From `run`: the source gave up, for the reason in the error.
 
@@ -222,7 +232,7 @@ class Online(Closing):
             ack == "after_train",
             folder,
             fsync_ns,
-            64 << 20,
+            _FILE_BYTES,
             self._offset,
         )
         self._stop = threading.Event()
@@ -407,7 +417,7 @@ class Online(Closing):
                 elif _is_message(item):
                     self._queue.put(item[0], item[1])
                 else:
-                    self._queue.put_object(item)
+                    self._queue.put_object(item, _bytes_of(item))
                 if self._closed:
                     return
         except BaseException as error:
@@ -419,15 +429,16 @@ class Online(Closing):
         if not isinstance(self._source, Channel):
             yield from self._source
             return
-        while not self._closed:  # then the channel's items are another reader's
-            yield from self._source.get(256, timeout=0.1, stack=False) or ()
+        with contextlib.suppress(Closed):  # it was closed: the end of the stream
+            while not self._closed:
+                yield from self._source.get(256, timeout=_POLL_NS * 1e-9, stack=False) or ()
 
     def _take(self) -> bool:
-        taken: Any = self._queue.take(self._max_batch, self._min_batch, self._max_wait, _POLL_NS)
-        items, objects = taken
-        if not items:
+        messages = self._queue.take(
+            self._max_batch, self._min_batch, self._max_wait, _POLL_NS, Message
+        )
+        if not messages:
             return False
-        messages = items if objects else [_message(item) for item in items]
         self._pending = messages, self._queue.next_offset
         return True
 
@@ -437,22 +448,25 @@ class Online(Closing):
         messages, offset = self._pending
         count = len(messages)
         without = 0  # messages without a key
+        ends = list(range(count))  # of each row, the last of its messages
         if self._windows is not None:
             errors: list[Exception] = []
-            messages = self._windows.look(messages, errors.append)
+            messages, ends = self._windows.look(messages, errors.append)
             without = len(errors)
             if errors and self._on_malformed == "raise":
                 raise errors[0]
             for error in errors:
                 self._tell_malformed("key", error)
-        inputs, kept, malformed = self._prepared(messages)
-        count, malformed = count - without, malformed + without
-        if not kept:
+        inputs, rows = self._prepared(messages)
+        malformed = without + len(messages) - len(rows)
+        count -= without
+        if not rows:
             self._pass(offset, count, malformed)
             self._queue.aged()
             return None
+        kept = [messages[row] for row in rows]
         predictions = self._model.predict(inputs, len(kept))
-        ages = np.array(self._queue.aged(), np.float64) * 1e-9
+        ages = np.array(self._queue.aged(), np.float64)[[ends[row] for row in rows]] * 1e-9
         self._predicted += count if self._windows is not None else len(kept)
         loss = float(array_of(self._model.train(inputs, len(kept))))
         self._pass(offset, count, malformed)
@@ -473,20 +487,19 @@ class Online(Closing):
         self._trained += count if self._windows is not None else count - malformed
         self._queue.trained(offset)
 
-    def _prepared(self, messages: list[Any]) -> tuple[Any, list[Any], int]:
-        """Return the batch, its messages, and the number of malformed ones left out."""
+    def _prepared(self, messages: list[Any]) -> tuple[Any, list[int]]:
+        """Return the batch, and the indices of its messages: all but malformed ones."""
         if not messages:
-            return None, [], 0
+            return None, []
         try:
-            return self._prepare(messages), messages, 0
+            return self._prepare(messages), list(range(len(messages)))
         except Exception:
             if self._on_malformed == "raise":
                 raise
-            kept = [message for message in messages if self._is_sound(message)]
+            kept = [row for row, message in enumerate(messages) if self._is_sound(message)]
             if len(kept) == len(messages):
                 raise  # each alone is sound: an error of prepare itself
-        malformed = len(messages) - len(kept)
-        return (self._prepare(kept) if kept else None), kept, malformed
+        return (self._prepare([messages[row] for row in kept]) if kept else None), kept
 
     def _is_sound(self, message: Any) -> bool:
         try:
@@ -539,10 +552,6 @@ def _seconds(name: str, value: Any) -> float:
     return seconds
 
 
-def _message(item: tuple[str, bytes]) -> Message:
-    return Message(item[0], item[1])
-
-
 def _is_message(item: Any) -> bool:
     return (
         isinstance(item, tuple)
@@ -550,3 +559,8 @@ def _is_message(item: Any) -> bool:
         and isinstance(item[0], str)
         and isinstance(item[1], bytes)
     )
+
+
+def _bytes_of(item: Any) -> int:
+    """About the memory of an item."""
+    return sum(getattr(leaf, "nbytes", None) or sys.getsizeof(leaf) for leaf in leaves_of(item))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import zipfile
@@ -10,37 +9,34 @@ from typing import Any
 
 import numpy as np
 
+from ..base.output_file import OutputFile
 from ..errors import DataLoss, InvalidArgument
 from .rows import array_of
 
 _TREE = "tree"
+# What NumPy, zipfile and json raise for files that are no snapshot.
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RuntimeError),
+    zipfile.BadZipFile,
+)
 
 
 def write_snapshot(file: str, state: Any) -> None:
-    """Replace the file by one with this state: a nest of arrays, numbers, text and bytes.
+    """Replace the file by one with this state: a nest of dicts, lists, tuples, arrays, numbers,
+    text and bytes.
 
     The old file is whole until the new one is on the disk.
     """
     arrays: dict[str, Any] = {}
     tree = json.dumps(_encoded(state, arrays)).encode()
-    folder = os.path.dirname(os.path.abspath(file))
-    os.makedirs(folder, exist_ok=True)
-    new = f"{file}.new"  # of a killed process, it is overwritten by the next one
+    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
+    new = OutputFile(file)
     try:
-        with open(new, "wb") as into:
-            np.savez(into, **{_TREE: np.frombuffer(tree, np.uint8), **arrays})
-            into.flush()
-            os.fsync(into.fileno())
-        os.replace(new, file)
+        np.savez(new, **{_TREE: np.frombuffer(tree, np.uint8), **arrays})
+        new.publish()
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(new)
+        new.discard()
         raise
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_snapshot(file: str) -> Any:
@@ -48,7 +44,7 @@ def read_snapshot(file: str) -> Any:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return _decoded(json.loads(arrays[_TREE].tobytes()), arrays)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise DataLoss(f"{file} is no snapshot, or is damaged: {error}", "Online") from error
 
 
@@ -58,7 +54,7 @@ def _encoded(value: Any, arrays: dict[str, Any]) -> Any:
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
     if isinstance(value, bytes):
-        return {"bytes": value.decode("latin-1")}
+        return {"bytes": value.hex()}
     if isinstance(value, dict):
         pairs = [[_encoded(key, arrays), _encoded(each, arrays)] for key, each in value.items()]
         return {"dict": pairs}
@@ -68,7 +64,7 @@ def _encoded(value: Any, arrays: dict[str, Any]) -> Any:
     array = array_of(value)
     if array.dtype.kind not in "biufc":
         raise InvalidArgument(
-            f"the model's state has a {type(value).__name__}; give arrays, numbers and text",
+            f"the model's state has a {type(value).__name__}; give arrays, numbers, text and bytes",
             "Online",
         )
     name = f"array{len(arrays)}"
@@ -83,7 +79,7 @@ def _decoded(value: Any, arrays: Any) -> Any:
     if kind == "array":
         return arrays[inner]
     if kind == "bytes":
-        return inner.encode("latin-1")
+        return bytes.fromhex(inner)
     if kind == "dict":
         return {_hashable(_decoded(key, arrays)): _decoded(each, arrays) for key, each in inner}
     values = [_decoded(each, arrays) for each in inner]

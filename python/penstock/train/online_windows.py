@@ -32,11 +32,16 @@ class Windows:
         self._last: dict[Any, tuple[list[Any], int]] = {}  # messages, and how many before a window
         self._next: dict[Any, tuple[list[Any], int]] = {}
 
-    def look(self, messages: list[Any], malformed: Callable[[Exception], None]) -> list[list[Any]]:
-        """Return the windows. `malformed` is called for each message whose key raises."""
+    def look(
+        self, messages: list[Any], malformed: Callable[[Exception], None]
+    ) -> tuple[list[list[Any]], list[int]]:
+        """Return the windows, and for each the index of the message that completed it.
+
+        `malformed` is called for each message whose key raises.
+        """
         self._next = {}
-        windows = []
-        for message in messages:
+        windows, ends = [], []
+        for index, message in enumerate(messages):
             try:
                 key = self._key(message)
             except Exception as error:
@@ -47,9 +52,10 @@ class Windows:
             wanted -= 1
             if wanted == 0:
                 windows.append(last)
+                ends.append(index)
                 wanted = self._step
             self._next[key] = last, wanted
-        return windows
+        return windows, ends
 
     def advance(self) -> None:
         self._last.update(self._next)
@@ -59,7 +65,11 @@ class Windows:
         rows = []
         for key, (last, wanted) in self._last.items():
             if not all(isinstance(message, Message) for message in last):
-                raise InvalidArgument("only windows of messages of bytes can be snapshot", "Online")
+                raise InvalidArgument(
+                    "only windows of messages of bytes can be in a snapshot: let the source yield "
+                    "bytes or (topic, bytes)",
+                    "Online",
+                )
             texts = [[topic, np.frombuffer(payload, np.uint8)] for topic, payload in last]
             rows.append([key, wanted, texts])
         return rows

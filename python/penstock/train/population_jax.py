@@ -79,10 +79,8 @@ class JaxFunctions:
         return compute
 
     def stacked(self) -> Callable[[Sequence[int], Any, bool], list[float]]:
-        """A call computes a number of rows out of few, as each is compiled: all, half, a quarter...
-
-        If more are computed than train, the others are computed in vain.
-        """
+        # Each number of rows is compiled, so there are few: all, half, a quarter, ... Rows that do
+        # not train fill up.
         rows, count = self._rows, len(self._rows.members)
 
         def each(floats: Any, batches: Any) -> Any:
@@ -95,23 +93,22 @@ class JaxFunctions:
             size = count
             while size > 1 and (size + 1) // 2 >= len(chosen):
                 size = (size + 1) // 2
+            order: Sequence[int]
             if size == count:  # in place
-                order: Sequence[int] = range(count)
-                floats = rows.floats
+                order, places, floats = range(count), chosen, rows.floats
             else:
                 order = [*chosen, *[chosen[0]] * (size - len(chosen))]
-                floats = rows.floats[order, : rows.stride]
+                places, floats = range(len(chosen)), rows.floats[order, : rows.stride]
             if shared:
                 losses, gradients = of_shared(floats, *batches)
             else:
                 given = dict(zip(chosen, batches, strict=True))
                 losses, gradients = of_each(floats, [given.get(r, batches[0]) for r in order])
             gradients = np.asarray(gradients)  # waits
-            values = np.asarray(losses)
-            at = {row: n for n, row in reversed(list(enumerate(order)))}
-            for row in chosen:
-                rows.gradients[row] = gradients[at[row]]
-            return [float(values[at[row]]) for row in chosen]
+            for row, place in zip(chosen, places, strict=True):
+                rows.gradients[row] = gradients[place]
+            values: list[float] = np.asarray(losses).tolist()
+            return [values[place] for place in places]
 
         return compute
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -92,17 +93,19 @@ class Concurrent:
                 try:
                     batch = batches if shared else batches[turn]
                     losses[turn] = self._compute(rows[turn], batch)
-                except Exception as error:
+                except BaseException as error:
                     losses[turn] = error
+                    if not isinstance(error, Exception):
+                        raise
 
-        jobs = [self._pool.submit(work) for _ in range(min(self._threads, len(rows)))]
         try:
+            jobs = [self._pool.submit(work) for _ in range(min(self._threads, len(rows)))]
             for job in jobs:
                 job.result()
         finally:  # after Ctrl-C: no thread may read weights that the caller changes
-            for _ in turns:
-                pass
-            wait(jobs)
+            never = set(turns)
+            while any(loss is None for n, loss in enumerate(losses) if n not in never):
+                time.sleep(0.001)
         return losses
 
     def close(self) -> None:

@@ -138,13 +138,16 @@ TEST_F(MessageLogs, a_time_of_receipt_is_kept) {
 TEST_F(MessageLogs, tokens_are_handed_over_after_the_flush_and_not_before) {
   auto with_policy = options();
   with_policy.fsync_ns = kHour;
-  const auto log = open(with_policy);
-  append(*log, 0, 10);
+  MessageLog log(with_policy, [&](std::span<const uint64_t> tokens, uint64_t) {
+    std::this_thread::sleep_for(20ms);
+    acknowledged_.add(tokens);
+  });
+  append(log, 0, 10);
   std::this_thread::sleep_for(50ms);
   EXPECT_EQ(acknowledged_.count(), 0);
-  EXPECT_EQ(log->spooled(), 0);
+  EXPECT_EQ(log.spooled(), 0);
   const int before = flush_count;
-  log->sync();
+  log.sync();
   EXPECT_GT(flush_count, before);
   EXPECT_EQ(acknowledged_.all(), (std::vector<uint64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}))
       << "sync() returns after them";

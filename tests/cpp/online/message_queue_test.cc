@@ -169,16 +169,17 @@ TEST_F(MessageQueues, a_message_larger_than_the_queue_is_taken_alone) {
 
 TEST_F(MessageQueues, take_waits_for_least_but_not_longer_than_max_wait_from_the_oldest) {
   MessageQueue queue({.max_messages = 100});
-  put(queue, 0);
   uint64_t before = now_ns();
-  EXPECT_EQ(queue.take(10, 5, 50 * kMs).size(), 1);
-  EXPECT_GE(now_ns() - before, 30 * kMs) << "about 50 from its arrival";
   put(queue, 0);
-  std::this_thread::sleep_for(60ms);
+  EXPECT_EQ(queue.take(10, 5, 50 * kMs).size(), 1);
+  EXPECT_GE(now_ns() - before, 50 * kMs);
+  Message old = message_of("t", "0");
+  old.received_ns -= 60'000 * kMs;
+  queue.put(old);
   put(queue, 1);
   before = now_ns();
-  EXPECT_EQ(queue.take(10, 5, 50 * kMs).size(), 2);
-  EXPECT_LT(now_ns() - before, 45 * kMs) << "the oldest has waited long enough";
+  EXPECT_EQ(queue.take(10, 5, 50'000 * kMs).size(), 2);
+  EXPECT_LT(now_ns() - before, 40'000 * kMs) << "the oldest has waited long enough";
   std::thread putting([&] {
     for (uint64_t n = 0; n < 5; ++n) {
       std::this_thread::sleep_for(1ms);
@@ -279,31 +280,27 @@ TEST_F(MessageQueues, after_train_with_a_log_needs_both_the_training_and_the_flu
 }
 
 TEST_F(MessageQueues, stop_acknowledges_what_is_in_the_log_before_the_source_is_stopped) {
-  for (int round = 0; round < 20; ++round) {
-    auto options = spooled(kVeryLong);
-    options.offset = 10 * round;
-    Acknowledged before_stop;
-    class Stops final : public MessageSource {
-     public:
-      explicit Stops(Acknowledged& all) : all_(all) {}
-      void start(MessageSink&) override {}
-      void acknowledge(std::span<const uint64_t> tokens) override { all_.add(tokens); }
-      void space() override {}
-      void stop() override { count = all_.count(); }
-      std::string state() const override { return "{}"; }
-      void publish(std::string_view, std::span<const std::byte>, int) override {}
-      size_t count = 0;
+  class Slow final : public MessageSource {
+   public:
+    void start(MessageSink&) override {}
+    void acknowledge(std::span<const uint64_t> tokens) override {
+      std::this_thread::sleep_for(20ms);
+      acknowledged += tokens.size();
+    }
+    void space() override {}
+    void stop() override { at_stop = acknowledged.load(); }
+    std::string state() const override { return "{}"; }
+    void publish(std::string_view, std::span<const std::byte>, int) override {}
 
-     private:
-      Acknowledged& all_;
-    };
-    const auto from = std::make_shared<Stops>(before_stop);
-    MessageQueue queue(options);
-    queue.start(from);
-    for (uint64_t n = 0; n < 10; ++n) put(queue, n);
-    queue.stop();
-    EXPECT_EQ(from->count, 10);
-  }
+    std::atomic<size_t> acknowledged{0};
+    size_t at_stop = 0;
+  };
+  const auto from = std::make_shared<Slow>();
+  MessageQueue queue(spooled(kVeryLong));
+  queue.start(from);
+  for (uint64_t n = 0; n < 10; ++n) put(queue, n);
+  queue.stop();
+  EXPECT_EQ(from->at_stop, 10);
 }
 
 TEST_F(MessageQueues, a_redelivered_message_is_acknowledged_and_not_taken_twice) {
@@ -553,6 +550,7 @@ TEST_F(MessageQueues, closed_in_the_middle_while_all_threads_work) {
     options.acknowledge = round % 4 < 2 ? Acknowledge::kSpooled : Acknowledge::kAfterTrain;
     MessageQueue queue(options);
     const auto from = source();
+    const size_t acknowledged_before = acknowledged_.count();
     queue.start(from);
     std::atomic<uint64_t> pushed{0};
     std::vector<std::thread> threads;
@@ -600,7 +598,7 @@ TEST_F(MessageQueues, closed_in_the_middle_while_all_threads_work) {
     expect_sums(queue);
     if (!options.log) continue;
     MessageQueue again(options);
-    EXPECT_GE(again.counts().queued + pushed, acknowledged_.count() == 0 ? 0 : 1);
+    EXPECT_GE(take_all(again).size(), acknowledged_.count() - acknowledged_before);
   }
 }
 
@@ -629,7 +627,11 @@ TEST_F(MessageQueues, no_wake_up_is_lost_between_a_slow_consumer_and_sources_tha
 }
 
 TEST_F(MessageQueues, a_burst_of_100000_messages_stays_within_the_memory_bound) {
+#ifdef PENSTOCK_SANITIZED
+  constexpr uint64_t kBurst = 20'000;
+#else
   constexpr uint64_t kBurst = 100'000;
+#endif
   const std::string payload(1000, 'x');
   for (const auto policy : {WhenFull::kBlock, WhenFull::kDropOldest}) {
     std::filesystem::remove_all(folder_);

@@ -48,7 +48,8 @@ TEST(RecentIds, an_identifier_is_forgotten_before_the_broker_uses_it_again) {
 
 class LogOfIds : public ::testing::Test {
  protected:
-  LogOfIds() : folder_(std::string(::testing::TempDir()) + "recent_ids_" + std::to_string(getpid())) {
+  LogOfIds()
+      : folder_(std::string(::testing::TempDir()) + "recent_ids_" + std::to_string(getpid())) {
     std::filesystem::remove_all(folder_);
   }
   ~LogOfIds() override { std::filesystem::remove_all(folder_); }

@@ -1,7 +1,12 @@
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "penstock/base/bijection.h"
+#include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/transformations/transformations.h"
 #include "reading.h"
@@ -167,7 +172,66 @@ TEST(ShuffleBlocks, a_reader_goes_where_it_is_sent) {
   }
 }
 
+// A range whose blocks end at `ends`.
+class Blocked : public IndexMapped {
+ public:
+  Blocked(IndexedRef input, std::vector<uint64_t> ends)
+      : IndexMapped(std::move(input)), ends_(std::move(ends)) {}
+  uint64_t length(uint64_t base) const override { return input()->length(base); }
+  uint32_t map(At&, std::span<uint64_t> positions) const override {
+    return static_cast<uint32_t>(positions.size());
+  }
+  std::vector<uint64_t> blocks() const override { return ends_; }
+
+ private:
+  std::vector<uint64_t> ends_;
+};
+
+TEST(ShuffleBlocks, stored_blocks_have_any_lengths) {
+  const std::vector<uint64_t> ends{3, 4, 100, 101, 140, 200, 407};
+  Node::Ref blocked = make_node({
+      .title = "blocked",
+      .inputs = {range(407)},
+      .build = [&ends](std::vector<Built> inputs, Builder&) -> Built {
+        return {std::make_shared<Blocked>(inputs[0].indexed, ends)};
+      },
+  });
+  auto block_of = [&ends](int64_t element) {
+    return std::ranges::upper_bound(ends, static_cast<uint64_t>(element)) - ends.begin();
+  };
+  for (uint64_t window : {1, 2, 3, 7, 99}) {
+    auto shuffled = nodes::shuffle_blocks(
+        blocked, {.seed = 5, .block = ShuffleBlocksOptions::kStored, .window = window});
+    EXPECT_NE(of(shuffled, 0), of(shuffled, 1));
+    for (uint64_t epoch = 0; epoch < 20; ++epoch) {
+      const Numbers order = of(shuffled, epoch);
+      Numbers sorted = order;
+      std::ranges::sort(sorted);
+      ASSERT_EQ(sorted, of(range(407)));
+      std::set<int64_t> blocks;
+      uint64_t elements = 0;
+      for (size_t i = 0; i < order.size(); ++i) {
+        const auto block = static_cast<size_t>(block_of(order[i]));
+        if (blocks.insert(static_cast<int64_t>(block)).second) {
+          elements += ends[block] - (block == 0 ? 0 : ends[block - 1]);
+        }
+        ASSERT_LE(blocks.size(), window);
+        if (--elements == 0) blocks.clear();  // the window is complete
+      }
+      EXPECT_TRUE(blocks.empty());
+    }
+    Reading reading(shuffled);
+    const Numbers all = of(shuffled, 2);
+    EXPECT_EQ(numbers(reading.at({2, 0}, {400, 3, 200, 201})),
+              (Numbers{all[400], all[3], all[200], all[201]}));
+  }
+}
+
 TEST(ShuffleBlocks, what_cannot_be_is_said) {
+  EXPECT_EQ(error_of([] {
+              Reading(nodes::shuffle_blocks(range(3), {.block = ShuffleBlocksOptions::kStored}));
+            }).code(),
+            Code::kInvalidArgument);
   EXPECT_EQ(error_of([] { nodes::shuffle_blocks(range(3), {.block = 0}); }).code(),
             Code::kInvalidArgument);
   EXPECT_EQ(error_of([] { nodes::shuffle_blocks(range(3), {.window = 0}); }).code(),

@@ -1,25 +1,35 @@
-"""The files that `penstock convert` writes rows to. Each appears when it is complete."""
+"""Files that the elements of a Dataset are written to. Each appears when it is complete."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _engine
-from ..base.element_spec import TensorSpec
-from ..dataset.parquet import pyarrow_parquet
-from ..files import TarWriter, TFRecordWriter, example
-from . import Failed
-from .files import is_parquet, is_tar
+from .base.arguments import path as path_of
+from .base.element_spec import TensorSpec
+from .base.output_file import OutputFile
+from .base.remote import without_query
+from .dataset import Dataset
+from .dataset.parquet import pyarrow_parquet
+from .errors import InvalidArgument
+from .files import TarWriter, TFRecordWriter, example
+
+if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import Unpack
+
+    from .loader.options import RunOptions
+
+__all__ = ["write"]
 
 Row = Mapping[str, Any]
 Spec = Mapping[str, Any]  # of TensorSpec, nested as the rows are
@@ -30,6 +40,102 @@ _GROUP_ROWS = 1 << 16
 # Types of the values in an IDX file, and their numbers in its header.
 _IDX_TYPES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
 _IDX_NAME = re.compile(r"(\.idx|[-.]idx\d+-\w+)(\.gz)?$")
+
+
+def write(dataset: Dataset, path: str | os.PathLike[str], **options: Unpack[RunOptions]) -> int:
+    """Write the elements of one pass to a file, in the format that its name says.
+
+    ========================================  ====================================================
+    ``.tfrecord``, and other names            a tf.Example of each element; elements that are bytes
+                                              are records as they are. ``.gz`` compresses
+    ``.tar``, ``.tar.gz``, ``.tgz``           bytes, text and single integers, as WebDataset names
+                                              them; the field ``__key__``, or the number, is the key
+    ``.parquet``, ``.pq``                     columns, by pyarrow, in row groups of about 32 MiB
+    ``.npy``                                  one array, of elements with one field
+    ``.npz``                                  an array for each field
+    ``.idx``, ``-idx3-ubyte``, also ``.gz``   one array of numbers, big-endian
+    ========================================  ====================================================
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Elements are dicts, or arrays, strings or tuples: then the fields are ``"value"``, or
+        ``"0"``, ``"1"``, ...
+    path : path
+        Appears when it is complete; then it replaces a file of that name. After an error nothing is
+        left of it.
+    **options
+        Those of `penstock.Loader`, for the pass: ``workers``, ``on_error="skip"``,
+        ``progress=True``, ...
+
+    Returns
+    -------
+    int
+        The number of elements written.
+
+    Raises
+    ------
+    InvalidArgument
+        The elements are batches, do not fit into such a file, or are none; the Dataset is endless;
+        an element has other lengths than the first one where the file needs equal ones.
+    NotFound, System
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> small = photographs.map(penstock.image.decode()).map(penstock.image.resize(64, 64))
+    >>> penstock.write(small.map(penstock.image.encode("jpeg")), "small.tfrecord", progress=True)
+    """
+    operation = "write"
+    to = path_of(path, operation)
+    if not isinstance(dataset, Dataset):
+        raise InvalidArgument(f"a {type(dataset).__name__}; give a Dataset", operation)
+    if dataset._batching() is not None:
+        raise InvalidArgument(
+            "the elements are batches; write what is in front of batch(), or unbatch()", operation
+        )
+    if dataset.cardinality() == float("inf"):
+        raise InvalidArgument("the Dataset is endless; take(n) ends it", operation)
+    spec = dataset.element_spec
+    raw = spec == TensorSpec((), bytes) and kind_of(to) == "tfrecord"
+    compression = "gzip" if to.endswith(".gz") else "none"
+    number = 0
+    with contextlib.ExitStack() as stack:
+        feed = stack.enter_context(dataset.build(**options))
+        records = TFRecordWriter(to, compression=compression) if raw else None
+        writer: Any = records or open_output(to, _named(spec))
+        stack.callback(writer.discard)
+        for element in feed:
+            writer.write(element if raw else _named(element))
+            number += 1
+        writer.close()
+    return number
+
+
+def _named(nest: Any) -> Mapping[str, Any]:
+    """An element, or its spec, as a dict of its fields."""
+    if isinstance(nest, Mapping):
+        return {str(key): _parts(value) for key, value in nest.items()}
+    parts = _parts(nest)
+    return parts if isinstance(parts, dict) else {"value": parts}
+
+
+def _parts(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _parts(part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return {str(key): _parts(part) for key, part in enumerate(value)}
+    return value
+
+
+def is_tar(path: str) -> bool:
+    """Whether a file is a tar archive, by its name."""
+    return without_query(path).lower().endswith((".tar", ".tar.gz", ".tgz"))
+
+
+def is_parquet(path: str) -> bool:
+    """Whether a file is a Parquet file, by its name."""
+    return without_query(path).lower().endswith((".parquet", ".pq"))
 
 
 def is_idx(path: str) -> bool:
@@ -56,7 +162,7 @@ def open_output(path: str, spec: Spec) -> Any:
 
     Raises
     ------
-    Failed
+    InvalidArgument
         Such rows do not fit into such a file; the text says why.
     """
     compression = "gzip" if path.endswith((".gz", ".tgz")) else "none"
@@ -109,11 +215,14 @@ class Samples:
         for name, leaf in flat(spec).items():
             number = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "iu"
             if leaf.dtype not in (bytes, str) and not (number and leaf.shape == ()):
-                raise Failed(
-                    f"an archive has files of bytes and text, and {name!r} is {_said(leaf)}", 2
+                raise InvalidArgument(
+                    f"an archive has files of bytes and text, and {name!r} is {_said(leaf)}",
+                    "write",
                 )
             if "/" in name:
-                raise Failed(f"an archive has no fields in fields, and {name!r} is one", 2)
+                raise InvalidArgument(
+                    f"an archive has no fields in fields, and {name!r} is one", "write"
+                )
         self._writer = TarWriter(path, compression=compression)
         self.close, self.discard = self._writer.close, self._writer.discard
 
@@ -133,13 +242,15 @@ class ParquetRows:
         self._pa = pyarrow
         fields = [pyarrow.field(name, _type_of(name, leaf)) for name, leaf in spec.items()]
         self._schema = pyarrow.schema(fields)
-        self._sink = _Sink(_engine.FileWriter(path, "none"))
-        self._writer = pyarrow_parquet("convert").ParquetWriter(
+        self._sink = OutputFile(path)
+        self._writer = pyarrow_parquet("write").ParquetWriter(
             pyarrow.PythonFile(self._sink, mode="w"),
             self._schema,
             compression="zstd",
             write_page_checksum=True,
         )
+        self._path = path
+        self._written = 0
         self._rows: list[Row] = []
         self._bytes = 0
 
@@ -150,9 +261,19 @@ class ParquetRows:
             self._flush()
 
     def _flush(self) -> None:
-        columns = [
-            _column([row[field.name] for row in self._rows], field.type) for field in self._schema
-        ]
+        try:
+            columns = [
+                _column([row[field.name] for row in self._rows], field.type)
+                for field in self._schema
+            ]
+        except (TypeError, ValueError) as error:
+            last = self._written + len(self._rows) - 1
+            raise InvalidArgument(
+                f"{self._path}, elements {self._written} to {last}: they are not as the first one: "
+                f"{error}",
+                "write",
+            ) from None
+        self._written += len(self._rows)
         self._writer.write_table(
             self._pa.Table.from_arrays(columns, schema=self._schema),
             row_group_size=max(len(self._rows), 1),
@@ -171,37 +292,6 @@ class ParquetRows:
             self._writer.close()
 
 
-class _Sink(io.RawIOBase):
-    """An `_engine.FileWriter` as a file of Python's. Closing it alone publishes nothing."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self._written = 0
-
-    def publish(self) -> None:
-        self._file.close()
-        self._file = None
-
-    def discard(self) -> None:
-        """Leave nothing of the file, and of what is written from now on."""
-        if self._file is not None:
-            self._file.discard()
-        self._file = None
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._written
-
-    def write(self, data: Any) -> int:
-        size = memoryview(data).nbytes
-        if self._file is not None:
-            self._file.write(data)
-        self._written += size
-        return size
-
-
 class Arrays:
     """An .npy, .npz or IDX file. The values wait in unnamed files until their number is known."""
 
@@ -212,13 +302,13 @@ class Arrays:
         self._dtypes = {name: self._dtype_of(name, leaf) for name, leaf in self._leaves.items()}
         if self._kind != "npz" and len(self._leaves) != 1:
             names = ", ".join(map(repr, self._leaves))
-            raise Failed(
+            raise InvalidArgument(
                 f"a file like {path} has one array, and there are the columns {names}: choose one "
-                f"with --columns, or write an .npz",
-                2,
+                "(penstock.select, --columns), or write an .npz",
+                "write",
             )
         self._count = 0
-        self._sink = _Sink(_engine.FileWriter(path, compression))
+        self._sink = OutputFile(path, compression)
         self._parts: dict[str, IO[bytes]] = {}
         for name in self._leaves:
             self._parts[name] = tempfile.TemporaryFile(dir=Path(path).absolute().parent)  # noqa: SIM115
@@ -226,17 +316,18 @@ class Arrays:
     def _dtype_of(self, name: str, leaf: TensorSpec) -> np.dtype[Any]:
         fits = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "biufcSU"
         if not fits or None in leaf.shape:
-            raise Failed(
-                f"an array has numbers, and equally many in each row; {name!r} is {_said(leaf)}", 2
+            raise InvalidArgument(
+                f"an array has numbers, and equally many in each row; {name!r} is {_said(leaf)}",
+                "write",
             )
         dtype: np.dtype[Any] = np.dtype(leaf.dtype)
         if self._kind != "idx":
             return dtype
         if dtype.str[1:] not in _IDX_TYPES:
-            raise Failed(
+            raise InvalidArgument(
                 f"an IDX file has uint8, int8, int16, int32, float32 or float64; {name!r} is "
                 f"{_said(leaf)}",
-                2,
+                "write",
             )
         big: np.dtype[Any] = dtype.newbyteorder(">")
         return big
@@ -244,7 +335,16 @@ class Arrays:
     def write(self, row: Row) -> None:
         for name, value in flat(row).items():
             array = np.asarray(value)
-            self._parts[name].write(np.ascontiguousarray(array, self._dtypes[name]).tobytes())
+            wanted = self._leaves[name]
+            dtype = self._dtypes[name]
+            longer = dtype.kind in "SU" and array.dtype.itemsize > dtype.itemsize
+            if array.shape != wanted.shape or array.dtype.kind != dtype.kind or longer:
+                raise InvalidArgument(
+                    f"element {self._count}: {name!r} is {array.dtype} {array.shape}, and the "
+                    f"first one {_said(wanted)}: an array has equally many numbers in each row",
+                    "write",
+                )
+            self._parts[name].write(np.ascontiguousarray(array, dtype).tobytes())
         self._count += 1
 
     def close(self) -> None:
@@ -308,7 +408,7 @@ def _type_of(name: str, leaf: Any) -> Any:
     if isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "SU":
         return pyarrow.string() if leaf.dtype.kind == "U" else pyarrow.binary()
     if not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind not in "biuf":
-        raise Failed(f"Parquet has no type for {name!r}, which is {_said(leaf)}", 2)
+        raise InvalidArgument(f"Parquet has no type for {name!r}, which is {_said(leaf)}", "write")
     item = pyarrow.from_numpy_dtype(leaf.dtype.newbyteorder("="))
     if None not in leaf.shape and len(leaf.shape) > 1 and 0 not in leaf.shape:
         return pyarrow.fixed_shape_tensor(item, leaf.shape)
