@@ -75,7 +75,8 @@ class Windows:
         return rows
 
     def restore(self, state: Any) -> None:
-        self._last = {
-            key: ([Message(topic, payload.tobytes()) for topic, payload in texts], wanted)
-            for key, wanted, texts in state
-        }
+        self._last = {}
+        for key, wanted, texts in state:
+            last = [Message(topic, payload.tobytes()) for topic, payload in texts[-self._size :]]
+            # The windows of the run before may have been shorter.
+            self._last[key] = last, max(wanted, self._size - len(last))
