@@ -175,7 +175,7 @@ def test_a_message_whose_key_cannot_be_told_is_malformed() -> None:
             live.run()
         stats = live.stats()
     assert np.array_equal(model.seen, [[i, i + 1] for i in range(5)])
-    assert (stats["malformed"], stats["trained"], stats["predicted"]) == (2, 6, 6)
+    assert (stats["malformed"], stats["trained"]) == (2, 6)
     with (
         train.Online(items, values, Model(), window=2, key=sensor, on_malformed="raise") as live,
         pytest.raises(json.JSONDecodeError),
@@ -204,6 +204,46 @@ def test_windows_of_any_key_go_on_after_a_restart(tmp_path: Path, key: Any, firs
         ) as live:
             live.run()
     assert np.array_equal(model.seen[-2:], [[first, 11], [11, 12]])
+
+
+@pytest.mark.parametrize("longer", [2, 4])
+def test_a_run_goes_on_with_windows_of_another_size(tmp_path: Path, longer: int) -> None:
+    class Forgets(Model):
+        def state(self) -> Any:
+            return {"seen": np.zeros(0)}
+
+    seen: list[list[int]] = []
+    for window, items in ((3, numbers(5)), (longer, numbers(4))):
+        seen.clear()
+        with train.Online(
+            items,
+            lambda rows: np.array([[int(each.payload) for each in row] for row in rows]),
+            Forgets(),
+            window=window,
+            spool=tmp_path,
+            on_batch=lambda step: seen.extend(step.inputs.tolist()),
+        ) as live:
+            live.run()
+    whole = [2, 3, 4, 0, 1, 2, 3]
+    assert seen == [whole[i + 4 - longer : i + 4] for i in range(4)]
+
+
+def test_a_snapshot_of_another_model_is_an_error_that_names_it(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    for outputs in (1, 2):
+        net = torch.nn.Linear(1, outputs)
+        options = {
+            "optimizer": torch.optim.SGD(net.parameters(), 0.1),
+            "loss": torch.nn.functional.mse_loss,
+            "spool": tmp_path,
+        }
+        if outputs == 2:
+            with pytest.raises(
+                InvalidArgument, match=r"(?s)snapshot does not fit the model: .*size mismatch"
+            ):
+                train.Online([], prepare, net, **options)
+        else:
+            train.Online([], prepare, net, **options).run()
 
 
 def test_a_torch_module_takes_arrays_and_its_snapshot_any_floats(tmp_path: Path) -> None:

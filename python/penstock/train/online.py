@@ -129,7 +129,7 @@ class Online(Closing):
     Raises
     ------
     InvalidArgument
-        Invalid arguments; another process uses the spool.
+        Invalid arguments; another process uses the spool; the snapshot is of another model.
     DataLoss
         The log is damaged before its end, or does not belong to the snapshot.
     System
@@ -387,7 +387,14 @@ class Online(Closing):
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._offset = state["offset"]
-        self._model.restore(state["model"])
+        try:
+            self._model.restore(state["model"])
+        except Exception as error:
+            raise InvalidArgument(
+                f"{self._snapshot} does not fit the model: {error}; give the model that it is of, "
+                "or another folder",
+                "Online",
+            ) from error
         if self._windows is not None and state["windows"] is not None:
             self._windows.restore(state["windows"])
         self._malformed, self._predicted, self._trained, self._batches = state["counts"]
