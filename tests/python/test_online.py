@@ -134,7 +134,7 @@ def test_results_in_a_file_are_json_for_any_predictions(tmp_path: Path) -> None:
         def train(self, batch: Any, weights: Any = None) -> float:
             return float("inf")
 
-    with train.Online(numbers(2), prepare, Two(), on_batch=tmp_path / "results") as live:
+    with train.Online(numbers(1), prepare, Two(), on_batch=tmp_path / "results") as live:
         live.run()
 
     def refuse(constant: str) -> None:
@@ -158,6 +158,127 @@ def test_objects_of_an_iterator_are_one_sequence() -> None:
     with train.Online([1.0, 2.0, 3.0, 4.0], np.array, model, window=3) as live:
         live.run()
     assert np.array_equal(model.seen, [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])
+
+
+def test_a_message_whose_key_cannot_be_told_is_malformed() -> None:
+    def sensor(message: Any) -> str:
+        return str(json.loads(message.payload)["sensor"])
+
+    def values(windows: list[Any]) -> Any:
+        return np.array([[json.loads(each.payload)["value"] for each in w] for w in windows])
+
+    items = [b'{"sensor": "a", "value": %d}' % i for i in range(6)]
+    items[3:3] = [b"no json", b'{"value": 7}']
+    model = Model()
+    with train.Online(items, values, model, window=2, key=sensor) as live:
+        with pytest.warns(RuntimeWarning, match="key raised JSONDecodeError"):
+            live.run()
+        stats = live.stats()
+    assert np.array_equal(model.seen, [[i, i + 1] for i in range(5)])
+    assert (stats["malformed"], stats["trained"]) == (2, 6)
+    with (
+        train.Online(items, values, Model(), window=2, key=sensor, on_malformed="raise") as live,
+        pytest.raises(json.JSONDecodeError),
+    ):
+        live.run()
+
+
+@pytest.mark.parametrize(
+    ("key", "first"),
+    [
+        (lambda message: message.payload[:1], 10),
+        (lambda message: np.int64(message.payload[:1]), 10),
+        (lambda message: (message.topic, b"x"), 21),
+    ],
+)
+def test_windows_of_any_key_go_on_after_a_restart(tmp_path: Path, key: Any, first: int) -> None:
+    for items in ([b"10", b"20", b"21"], [b"11", b"12"]):
+        model = Model()
+        with train.Online(
+            [("t", item) for item in items],
+            lambda windows: np.array([[int(each.payload) for each in w] for w in windows]),
+            model,
+            window=2,
+            key=key,
+            spool=tmp_path,
+        ) as live:
+            live.run()
+    assert np.array_equal(model.seen[-2:], [[first, 11], [11, 12]])
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_a_run_goes_on_with_windows_of_another_size(tmp_path: Path, size: int) -> None:
+    class Forgets(Model):
+        def state(self) -> Any:
+            return {"seen": np.zeros(0)}
+
+    seen: list[list[int]] = []
+    for window, items in ((3, numbers(5)), (size, numbers(4))):
+        seen.clear()
+        with train.Online(
+            items,
+            lambda rows: np.array([[int(each.payload) for each in row] for row in rows]),
+            Forgets(),
+            window=window,
+            spool=tmp_path,
+            on_batch=lambda step: seen.extend(step.inputs.tolist()),
+        ) as live:
+            live.run()
+    whole = [2, 3, 4, 0, 1, 2, 3]
+    assert seen == [whole[end - size : end] for end in range(4, 8) if end >= size]
+
+
+def test_a_snapshot_of_another_model_is_an_error_that_names_it(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    for outputs in (1, 2):
+        net = torch.nn.Linear(1, outputs)
+        options = {
+            "optimizer": torch.optim.SGD(net.parameters(), 0.1),
+            "loss": torch.nn.functional.mse_loss,
+            "spool": tmp_path,
+        }
+        if outputs == 2:
+            with pytest.raises(
+                InvalidArgument, match=r"(?s)snapshot does not fit the model: .*size mismatch"
+            ):
+                train.Online([], prepare, net, **options)
+        else:
+            train.Online([], prepare, net, **options).run()
+
+
+def test_a_torch_module_takes_arrays_and_its_snapshot_any_floats(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    weights = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Linear(4, 1).bfloat16())
+        net.insert(1, torch.nn.Identity())
+        net[1].forward = lambda x: x.bfloat16()
+        with train.Online(
+            numbers(20) if not weights else [],
+            lambda messages: (prepare(messages).astype(np.float32)[:, None],) * 2,
+            net,
+            optimizer=torch.optim.Adam(net.parameters(), 1e-2),
+            loss=lambda outputs, y: torch.nn.functional.mse_loss(outputs.float(), y),
+            spool=tmp_path,
+        ) as live:
+            live.run()
+            assert live.stats()["trained"] == 20
+        weights.append(net.state_dict())
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name])
+        assert tensor.dtype == weights[1][name].dtype
+
+
+def test_a_batch_with_too_few_rows_to_pad_is_an_error() -> None:
+    def filtered(messages: list[Any]) -> Any:
+        return prepare([each for each in messages if each.payload != b"3"])
+
+    with (
+        train.Online(numbers(10), filtered, Model(), max_batch=16, pad_to=(4, 16)) as live,
+        pytest.raises(InvalidArgument, match="rows for"),
+    ):
+        live.run()
 
 
 def test_the_error_of_a_malformed_message_is_told() -> None:

@@ -75,7 +75,8 @@ class Online(Closing):
         over as they are.
     prepare : callable
         ``prepare(messages)`` returns the batch that the model wants, one row for each message (each
-        window, with ``window``). For a Keras model or a torch module: ``(x, y)``.
+        window, with ``window``). For a Keras model or a torch module: ``(x, y)``. For torch,
+        tensors, or NumPy arrays, which go to the module's device.
     model : object
         With methods ``predict(batch)`` and ``train(batch)``, which returns the loss; to be
         snapshot also with ``state()``, a nest of arrays and numbers, and ``restore(state)``. Or a
@@ -110,8 +111,8 @@ class Online(Closing):
     snapshot_seconds, snapshot_steps : float, int, optional
         The time and the number of steps between two snapshots. One is made at the end, too.
     on_malformed : {"skip", "raise"}
-        If ``prepare`` raises for a message: count and skip it, with a warning for the first one; or
-        raise.
+        If ``prepare`` or ``key`` raises for a message: count and skip it, with a warning for the
+        first one; or raise. With ``window`` each window for which ``prepare`` raises counts.
     pad_to : sequence of int, optional
         Batches are padded to the next of these sizes by repeating their last row, for models that
         are compiled for each shape. ``train(batch, weights)`` then gets the weight of each row, 0
@@ -128,7 +129,7 @@ class Online(Closing):
     Raises
     ------
     InvalidArgument
-        Invalid arguments; another process uses the spool.
+        Invalid arguments; another process uses the spool; the snapshot is of another model.
     DataLoss
         The log is damaged before its end, or does not belong to the snapshot.
     System
@@ -386,7 +387,14 @@ class Online(Closing):
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._offset = state["offset"]
-        self._model.restore(state["model"])
+        try:
+            self._model.restore(state["model"])
+        except Exception as error:
+            raise InvalidArgument(
+                f"{self._snapshot} does not fit the model: {error}; give the model that it is of, "
+                "or another folder",
+                "Online",
+            ) from error
         if self._windows is not None and state["windows"] is not None:
             self._windows.restore(state["windows"])
         self._malformed, self._predicted, self._trained, self._batches = state["counts"]
@@ -446,11 +454,19 @@ class Online(Closing):
         assert self._pending is not None
         messages, offset = self._pending
         count = len(messages)
+        without = 0  # messages without a key
         ends = list(range(count))  # of each row, the last of its messages
         if self._windows is not None:
-            messages, ends = self._windows.look(messages)
+            errors: list[Exception] = []
+            messages, ends = self._windows.look(messages, errors.append)
+            without = len(errors)
+            if errors and self._on_malformed == "raise":
+                raise errors[0]
+            for error in errors:
+                self._tell_malformed("key", error)
         inputs, rows = self._prepared(messages)
-        malformed = len(messages) - len(rows)
+        malformed = without + len(messages) - len(rows)
+        count -= without
         if not rows:
             self._pass(offset, count, malformed)
             self._queue.aged()
@@ -487,15 +503,7 @@ class Online(Closing):
         except Exception:
             if self._on_malformed == "raise":
                 raise
-            first = self._malformed_error is None
             kept = [row for row, message in enumerate(messages) if self._is_sound(message)]
-            if first and len(kept) < len(messages):
-                warnings.warn(
-                    f"prepare raised {self._malformed_error}; such messages are skipped and "
-                    'counted as malformed (on_malformed="raise" raises)',
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
             if len(kept) == len(messages):
                 raise  # each alone is sound: an error of prepare itself
         return (self._prepare([messages[row] for row in kept]) if kept else None), kept
@@ -504,9 +512,20 @@ class Online(Closing):
         try:
             self._prepare([message])
         except Exception as error:
-            self._malformed_error = f"{type(error).__name__}: {error}"
+            self._tell_malformed("prepare", error)
             return False
         return True
+
+    def _tell_malformed(self, what: str, error: Exception) -> None:
+        first = self._malformed_error is None
+        self._malformed_error = f"{type(error).__name__}: {error}"
+        if first:
+            warnings.warn(
+                f"{what} raised {self._malformed_error}; such messages are skipped and counted as "
+                'malformed (on_malformed="raise" raises)',
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _tick(self) -> None:
         """What is due between two batches."""

@@ -92,22 +92,40 @@ class TorchModel(OwnModel):
     def predict(self, batch: Any, rows: int) -> Any:
         import torch
 
+        x, _ = self._tensors(batch)
         self._model.eval()
         with torch.inference_mode():
-            return self._model(batch[0])
+            return self._model(x)
 
     def train(self, batch: Any, rows: int) -> Any:
+        x, y = self._tensors(batch)
         self._model.train()
         self._optimizer.zero_grad()
-        loss = self._loss(self._model(batch[0]), batch[1])
+        loss = self._loss(self._model(x), y)
         loss.backward()
         self._optimizer.step()
         return loss
 
+    def _tensors(self, batch: Any) -> Any:
+        """The batch with its NumPy arrays as tensors on the module's device."""
+        import torch
+
+        device = next((p.device for p in self._model.parameters()), None)
+
+        def tensor(leaf: Any) -> Any:
+            return torch.as_tensor(leaf, device=device) if isinstance(leaf, np.ndarray) else leaf
+
+        return mapped(tensor, batch)
+
     def state(self) -> Any:
+        import torch
+
+        def plain(leaf: Any) -> Any:  # NumPy has no bfloat16; loading converts back
+            return leaf.float() if getattr(leaf, "dtype", None) == torch.bfloat16 else leaf
+
         return {
-            "module": dict(self._model.state_dict()),
-            "optimizer": self._optimizer.state_dict(),
+            "module": mapped(plain, dict(self._model.state_dict())),
+            "optimizer": mapped(plain, self._optimizer.state_dict()),
         }
 
     def restore(self, state: Any) -> None:
@@ -153,12 +171,17 @@ def model_of(
 
 
 def _padded(batch: Any, rows: int, size: int) -> Any:
-    if size == rows:
-        return batch
-
     def padded(leaf: Any) -> Any:
-        leaf = array_of(leaf)
-        return np.concatenate([leaf, np.repeat(leaf[-1:], size - rows, axis=0)])
+        array = array_of(leaf)
+        if array.ndim == 0 or len(array) != rows:
+            raise InvalidArgument(
+                f"prepare returned an array of shape {array.shape} for {rows} messages; return "
+                "rows for all, or raise for a malformed message",
+                "Online",
+            )
+        if size == rows:
+            return leaf
+        return np.concatenate([array, np.repeat(array[-1:], size - rows, axis=0)])
 
     return mapped(padded, batch)
 

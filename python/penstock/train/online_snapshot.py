@@ -51,6 +51,8 @@ def read_snapshot(file: str) -> Any:
 def _encoded(value: Any, arrays: dict[str, Any]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, dict):

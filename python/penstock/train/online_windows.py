@@ -32,12 +32,21 @@ class Windows:
         self._last: dict[Any, tuple[list[Any], int]] = {}  # messages, and how many before a window
         self._next: dict[Any, tuple[list[Any], int]] = {}
 
-    def look(self, messages: list[Any]) -> tuple[list[list[Any]], list[int]]:
-        """Return the windows, and for each the index of the message that completed it."""
+    def look(
+        self, messages: list[Any], malformed: Callable[[Exception], None]
+    ) -> tuple[list[list[Any]], list[int]]:
+        """Return the windows, and for each the index of the message that completed it.
+
+        `malformed` is called for each message whose key raises.
+        """
         self._next = {}
         windows, ends = [], []
         for index, message in enumerate(messages):
-            key = self._key(message)
+            try:
+                key = self._key(message)
+            except Exception as error:
+                malformed(error)
+                continue
             before, wanted = self._next.get(key) or self._last.get(key) or ([], self._size)
             last = [*before, message][-self._size :]
             wanted -= 1
@@ -66,7 +75,8 @@ class Windows:
         return rows
 
     def restore(self, state: Any) -> None:
-        self._last = {
-            key: ([Message(topic, payload.tobytes()) for topic, payload in texts], wanted)
-            for key, wanted, texts in state
-        }
+        self._last = {}
+        for key, wanted, texts in state:
+            last = [Message(topic, payload.tobytes()) for topic, payload in texts[-self._size :]]
+            # The windows of the run before may have been shorter.
+            self._last[key] = last, max(wanted, self._size - len(last))
