@@ -45,16 +45,13 @@ _IDX_NAME = re.compile(r"(\.idx|[-.]idx\d+-\w+)(\.gz)?$")
 def write(dataset: Dataset, path: str | os.PathLike[str], **options: Unpack[RunOptions]) -> int:
     """Write the elements of one pass to a file, in the format that its name says.
 
-    ========================================  ====================================================
-    ``.tfrecord``, and other names            a tf.Example of each element; elements that are bytes
-                                              are records as they are. ``.gz`` compresses
-    ``.tar``, ``.tar.gz``, ``.tgz``           bytes, text and single integers, as WebDataset names
-                                              them; the field ``__key__``, or the number, is the key
-    ``.parquet``, ``.pq``                     columns, by pyarrow, in row groups of about 32 MiB
-    ``.npy``                                  one array, of elements with one field
-    ``.npz``                                  an array for each field
-    ``.idx``, ``-idx3-ubyte``, also ``.gz``   one array of numbers, big-endian
-    ========================================  ====================================================
+    - ``.tfrecord``, and other names: a tf.Example of each element; elements that are bytes are
+      records as they are. ``.gz`` compresses.
+    - ``.tar``, ``.tar.gz``, ``.tgz``: bytes, text and single integers, as WebDataset names them.
+      The field ``__key__``, or the number, is the key.
+    - ``.parquet``, ``.pq``: columns, by pyarrow, in row groups of about 32 MiB.
+    - ``.npy``: one array, of elements with one field. ``.npz``: an array for each field.
+    - ``.idx``, ``-idx3-ubyte`` and the like, also ``.gz``: one array of numbers, big-endian.
 
     Parameters
     ----------
