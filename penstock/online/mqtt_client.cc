@@ -34,6 +34,7 @@ constexpr uint32_t kMaxInFlight2 = 20;
 constexpr size_t kMaxUnreliableBytes = 16 << 20;
 constexpr size_t kMaxOutBytes = 4 << 20;  // then no more is read, so no more has to be answered
 constexpr double kFirstWaitS = 0.1, kLongestWaitS = 10;
+constexpr double kPatienceS = 10;  // for the broker to answer
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kLastsNs = 10 * kSecond;  // a connection of this time was no failure
 constexpr std::byte kTakenOver{0x8E};        // a reason to disconnect
@@ -254,11 +255,16 @@ void MqttClient::wait_before_next(uint32_t failures) {
   while (!stopping() && !until.passed()) wait(false, 100);
 }
 
+double MqttClient::patience() const {
+  return connections_.load() == 0 ? std::clamp(options_.connect_timeout_s, 1.0, kPatienceS)
+                                  : kPatienceS;
+}
+
 void MqttClient::open() {
   int error = 0;
   for (const net::SocketAddress& address : net::resolve("tcp://" + endpoint(options_))) {
     os::Fd fd = net::make_socket(address);
-    const Deadline deadline(10);
+    const Deadline deadline(patience());
     error = ::connect(fd.get(), address.get(), address.length) == 0 ? 0 : errno;
     if (error == EINPROGRESS || error == EINTR) {
       error = ETIMEDOUT;
@@ -281,7 +287,7 @@ void MqttClient::open() {
   }
   if (!options_.tls) return;
   tls_ = std::make_unique<net::TlsClient>(socket_.get(), options_.host, *options_.tls);
-  const Deadline deadline(10);
+  const Deadline deadline(patience());
   for (;;) {
     const auto step = tls_->handshake();
     if (step == net::TlsClient::Step::kDone) return;
@@ -317,7 +323,7 @@ void MqttClient::hello() {
   connect.max_packet_bytes = options_.max_packet_bytes;
   mqtt::append(out_, connect);
 
-  const Deadline deadline(10);
+  const Deadline deadline(patience());
   std::optional<mqtt::Frame> frame;
   while (!frame) {
     if (stopping()) throw closed("the client was stopped");

@@ -100,6 +100,7 @@ class MqttClient final : public MessageSource {
   void wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done,
                   const Deadline& deadline);
   void run();
+  double patience() const;  // seconds for the broker to answer
   void open();
   void hello();
   void receive();  // until stop(), or an Error

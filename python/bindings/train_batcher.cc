@@ -296,9 +296,10 @@ void bind_train_batcher(nb::module_& m) {
   nb::class_<ValueBatcher>(m, "ValueBatcher", "Internal: use penstock.train.Batcher.")
       .def(nb::init<uint64_t, int64_t, uint64_t>(), nb::arg("max_batch"), nb::arg("max_wait_ns"),
            nb::arg("max_queue"))
-      .def("call", &ValueBatcher::call, nb::arg("function"), nb::arg("value"),
+      .def("call", &ValueBatcher::call, nb::arg("function"), nb::arg("value").none(),
            nb::arg("timeout_ns"))
-      .def("submit", &ValueBatcher::submit, nb::arg("value"), nb::arg("sink"), nb::arg("key"))
+      .def("submit", &ValueBatcher::submit, nb::arg("value").none(), nb::arg("sink"),
+           nb::arg("key"))
       .def("withdraw", &ValueBatcher::withdraw, nb::arg("call"))
       .def("wait_to_lead", &ValueBatcher::wait_to_lead)
       .def(

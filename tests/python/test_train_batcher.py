@@ -185,6 +185,8 @@ def test_an_input_unlike_the_others_fails_alone(pool):
         f(np.zeros(2, np.float32))
     with pytest.raises(penstock.errors.InvalidArgument):
         f(object())
+    with pytest.raises(penstock.errors.InvalidArgument, match="is None"):
+        f(None)
     assert f(np.ones(2)).tolist() == [2, 2]
 
 

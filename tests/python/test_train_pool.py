@@ -74,6 +74,6 @@ def test_leaving_early_begins_no_more():
 
 
 def test_devices_are_a_list():
-    for wrong in ("cuda:0", []):
+    for wrong in ("cuda:0", [], 2):
         with pytest.raises(errors.InvalidArgument, match="list of devices"):
             train.Pool(wrong)

@@ -56,7 +56,7 @@ class Pool:
     """
 
     def __init__(self, devices: Sequence[Any]) -> None:
-        if isinstance(devices, str) or not len(devices):
+        if not isinstance(devices, Sequence) or isinstance(devices, str) or not devices:
             raise InvalidArgument(f"devices is {devices!r}; give a list of devices", "Pool")
         self.devices = list(devices)
 

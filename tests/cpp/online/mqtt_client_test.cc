@@ -421,6 +421,16 @@ TEST_F(MqttClientTest, no_broker_in_time_is_an_error) {
   EXPECT_NE(sink.wait_for_end().find("cannot connect to 127.0.0.1"), std::string::npos);
 }
 
+TEST_F(MqttClientTest, a_broker_that_does_not_answer_is_an_error_in_time) {
+  MqttOptions silent = options();
+  silent.connect_timeout_s = 0.5;
+  const auto begin = std::chrono::steady_clock::now();
+  MqttClient waits(silent);
+  waits.start(sink);
+  EXPECT_NE(sink.wait_for_end().find("did not answer"), std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+}
+
 TEST_F(MqttClientTest, pings_while_nothing_is_sent) {
   MqttOptions pings = options();
   pings.keep_alive_s = 1;
