@@ -562,7 +562,9 @@ def test_too_many_members_say_how_many_fit():
 
 
 @pytest.mark.slow
-def test_a_compiled_call_gives_the_same():
+def test_a_compiled_call_gives_the_same(monkeypatch):
+    # Otherwise torch keeps processes that compile.
+    monkeypatch.setattr(pytest.importorskip("torch._inductor.config"), "compile_threads", 1)
     data = batches(6)
     with train.Population(
         Small, members=4, hyper={"lr": 0.05}, optimizer="sgd", strategy="stacked", compile=True

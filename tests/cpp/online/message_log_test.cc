@@ -524,11 +524,14 @@ TEST_F(MessageLogs, a_forked_child_neither_joins_nor_hangs_nor_keeps_the_folder)
       return true;
     }));
   }
-  Gate end;
+  Gate started, end;
   const pid_t child = start_child([&] {
     char byte;
+    started.send('x');
     return end.receive(byte);
   });
+  char byte;
+  EXPECT_TRUE(started.receive(byte));
   stop = true;
   appending.join();
   syncing.join();
