@@ -69,7 +69,7 @@ std::string path_of(const std::string& folder, uint64_t first) {
 
 // The next push_back() does not throw.
 template <class T>
-void make_room(std::vector<T>& in) {
+void reserve_one(std::vector<T>& in) {
   if (in.size() == in.capacity()) in.reserve(std::max<size_t>(64, 2 * in.size()));
 }
 
@@ -379,8 +379,8 @@ uint64_t MessageLog::append(const Message& message, uint32_t crc) {
   const size_t at = pending_.size();
   // From here on nothing throws: part of a message may not stay in pending_.
   pending_.reserve(at + kPrefix + kFields + message.topic.size() + message.payload.size());
-  make_room(pending_tokens_);
-  make_room(pending_ids_);
+  reserve_one(pending_tokens_);
+  reserve_one(pending_ids_);
   pending_.append(kPrefix, '\0');
   pending_.push_back(kMessage);
   pending_.push_back(0);

@@ -314,5 +314,5 @@ class Process:
     def _part(self) -> bytes:
         try:
             return os.read(self._out, 1 << 16)
-        except OSError:  # of a terminal that nobody has open any more
+        except OSError:  # the other end of the terminal is closed
             return b""

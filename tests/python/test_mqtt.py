@@ -173,15 +173,15 @@ def test_user_and_password_are_checked_by_the_broker(tmp_path: Path) -> None:
         assert "wrong" not in str(caught.value)
         assert "wrong" not in repr(wrong)
         with (
-            train.mqtt(f"mqtt://{address}") as nobody,
+            train.mqtt(f"mqtt://{address}") as anonymous,
             pytest.raises(Closed, match="refused the connection"),
         ):
-            nobody.publish("t", "1")
+            anonymous.publish("t", "1")
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority; a server's and a client's certificate of it; and one of nobody."""
+    """An authority; a server's and a client's certificate of it; and an unknown one."""
     folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments: str) -> None:
@@ -194,7 +194,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *("-subj", f"/CN={name}", *arguments),
         )
 
-    for name in ("authority", "nobody"):
+    for name in ("authority", "unknown"):
         certificate(name)
     for name in ("server", "client"):
         certificate(
@@ -210,7 +210,7 @@ def test_tls_trusts_a_given_authority_and_shows_a_certificate(
     tmp_path: Path, certificates: Path
 ) -> None:
     files = {
-        name: certificates / f"{name}.pem" for name in ("authority", "server", "client", "nobody")
+        name: certificates / f"{name}.pem" for name in ("authority", "server", "client", "unknown")
     }
     tls = (
         f"cafile {files['authority']}\ncertfile {files['server']}\n"
@@ -227,7 +227,7 @@ def test_tls_trusts_a_given_authority_and_shows_a_certificate(
                 sender.publish("t", "x" * 1000 + str(i))
             wait_for(lambda: len(model.seen) == 500)
         assert [int(text[1000:]) for _, text in model.seen] == list(range(500))
-        stranger = train.mqtt(f"{one.url}/t", ca=files["nobody"], **own)
+        stranger = train.mqtt(f"{one.url}/t", ca=files["unknown"], **own)
         with pytest.raises(Closed, match="certificate"), learner(stranger):
             pass
         without = train.mqtt(f"{one.url}/t", ca=files["authority"], **SHORT)

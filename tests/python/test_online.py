@@ -160,7 +160,7 @@ def test_objects_of_an_iterator_are_one_sequence() -> None:
     assert np.array_equal(model.seen, [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])
 
 
-def test_a_message_whose_key_cannot_be_told_is_malformed() -> None:
+def test_a_message_whose_key_raises_is_malformed() -> None:
     def sensor(message: Any) -> str:
         return str(json.loads(message.payload)["sensor"])
 
@@ -281,7 +281,7 @@ def test_a_batch_with_too_few_rows_to_pad_is_an_error() -> None:
         live.run()
 
 
-def test_the_error_of_a_malformed_message_is_told() -> None:
+def test_the_first_error_of_prepare_is_reported() -> None:
     with train.Online([b"1", b"x"], prepare, Model()) as live:
         assert live.stats()["malformed_error"] is None
         with pytest.warns(RuntimeWarning, match="could not convert string to float: b'x'"):

@@ -644,7 +644,7 @@ def test_errors_of_servers_tell_no_secrets(server, secret):
     assert SECRET not in said(lambda: list(Dataset.lines(secret("absent"))))
     assert SECRET not in said(lambda: list(Dataset.lines(secret("absent-*.txt"))))
     assert SECRET not in said(lambda: list(Dataset.image_folder(secret("absent/"))))
-    with socket.socket() as closed:  # nobody listens
+    with socket.socket() as closed:  # no server listens
         closed.bind(("127.0.0.1", 0))
         refused = secret("a").replace(f":{server.server_address[1]}", f":{closed.getsockname()[1]}")
         assert SECRET not in said(lambda: list(Dataset.lines(refused)))

@@ -535,7 +535,7 @@ def test_an_exception_of_a_members_own_data_is_its_error(strategy, resident):
         assert [population.step(member) for member in range(4)] == [5, 3, 2, 5]
 
 
-def test_a_run_that_nobody_has_is_over():
+def test_a_run_that_was_dropped_has_ended():
     with train.Population(Small, members=2) as population:
         population.train(batches(), steps=1)
         results = list(population.train(batches(), steps=1).as_completed())

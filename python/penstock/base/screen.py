@@ -40,4 +40,4 @@ class Screen:
             columns, rows = os.get_terminal_size(self._out.fileno())
         except OSError:
             return 80, 24
-        return columns or 80, rows or 24  # a terminal that was not told its size says 0
+        return columns or 80, rows or 24  # 0: the size is not known

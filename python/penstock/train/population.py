@@ -167,7 +167,7 @@ class Population(Closing):
         self._waiting: dict[int, MemberState] = {}  # members without a row
         self._row_of: dict[int, int] = {}
         self._strategies: dict[str, Strategy] = {}
-        self._run: weakref.ref[PopulationRun] | None = None  # one that nobody has is over
+        self._run: weakref.ref[PopulationRun] | None = None  # collected: the run has ended
         self._closed = False
         for number in range(self._count):
             self._waiting[number] = self._initial(number)

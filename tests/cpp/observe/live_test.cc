@@ -21,7 +21,7 @@ TEST(LiveCounts, time_is_that_of_waiting_or_of_the_step_from_the_first_batch_on)
   counts.predicted(std::array{4 * kMilli, 2 * kMilli, 1 * kMilli});
   counts.asked(210 * kMilli);
   counts.given(215 * kMilli, 0, 0);
-  counts.asked(216 * kMilli);  // the time before it is nobody's
+  counts.asked(216 * kMilli);  // the time before is not counted
   counts.given(230 * kMilli, 1, 10);
   const ConsumerFigures& figures = counts.figures();
   EXPECT_EQ(figures.first_ns, 200 * kMilli);
