@@ -8,6 +8,7 @@ from cases import (
     batcher,
     channel,
     counters,
+    device_staging,
     far,
     hdf5,
     hogwild,
@@ -63,6 +64,7 @@ _MODULES = (
     population,
     loop,
     counters,
+    device_staging,
 )
 
 CASES: dict[str, Case] = {case.key: case for module in _MODULES for case in module.CASES}

@@ -246,6 +246,7 @@ TEST_F(StageTest, a_batch_dropped_during_a_capture_adds_nothing_to_the_graph) {
     fake.capture(stream.get(), 1);
   }
   fake.capture(stream.get(), 0);
+  EXPECT_EQ(fake.get("captured events"), 0);
   auto next = stage->put({filled(100, 2)});
   fake.finish(stream.get());
   EXPECT_TRUE(all_are(bytes, 1));
