@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
@@ -231,6 +232,36 @@ def test_closing_in_the_middle_of_a_copy_waits_for_it(cuda):
     assert batch["y"].numpy().tolist() == list(range(8))
     with pytest.raises(penstock.Closed):
         next(iter(feed))
+
+
+def test_a_worker_may_be_killed_while_its_batch_is_copied(cuda):
+    cuda.set("copy_us", 20_000)
+    with penstock.torch.DataLoader(
+        Squares(), batch_size=4, num_workers=1, device="cuda:0", retries=0
+    ) as loader:
+        got = []
+        for i, (x, y) in enumerate(loader):
+            if i == 1:
+                os.kill(loader.stats()["workers"][0]["pid"], signal.SIGKILL)
+            got += y.numpy().tolist()
+            assert (x.numpy() == np.sqrt(y.numpy())[:, None, None]).all()
+        assert loader.stats()["restarts"] == 1
+    assert got == [i * i for i in range(40)]
+
+
+def test_an_exception_is_raised_at_its_place(cuda):
+    def fails_at_30(x):
+        if x == 30:
+            raise ValueError("thirty")
+        return x
+
+    source = penstock.Dataset.range(64).map(fails_at_30).batch(8)
+    options = {"workers": 2, "use_multiprocessing": False}
+    with penstock.torch.feed(source, device="cuda:0", **options) as feed:
+        got = []
+        with pytest.raises(ValueError, match="thirty"):
+            got.extend(int(batch.numpy()[0]) for batch in feed)
+    assert got == [0, 8, 16]
 
 
 def test_streams_are_given_as_dlpack_has_them(cuda):
