@@ -31,12 +31,14 @@ from cases import (
     stages,
     tfrecord,
     updates,
+    waiting,
 )
 from harness import Case
 
 _MODULES = (
     large_items,
     small_items,
+    waiting,
     samples,
     in_memory,
     order,
