@@ -122,7 +122,7 @@ void Core::drain() {
   if (getpid() != owner_ || !consuming_.try_lock()) return;
   engine_->release();
   scheduler().drain();
-  supervisor().forget_arenas();
+  supervisor().arenas().forget();
   consuming_.unlock();
 }
 
@@ -163,7 +163,7 @@ void Core::set_fatal(nb::object exception) {
 void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb::object update) {
   PythonWorker::Outlet outlet;
 #ifndef Py_GIL_DISABLED
-  ring().set_exclusive(true);
+  ring().sleepers().set_exclusive(true);
   outlet.handover = &handover_;
 #endif
   PythonWorker python(settings_, source.ptr(), collate.ptr(), update.ptr(), ring(), outlet);
@@ -192,7 +192,7 @@ void Core::start_plan(uint32_t threads) {
 
 void Core::run_plan_thread(uint32_t worker, [[maybe_unused]] bool functions) {
 #ifndef Py_GIL_DISABLED
-  if (functions) ring().set_exclusive(true);
+  if (functions) ring().sleepers().set_exclusive(true);
 #endif
   WithoutGil unlocked;
   std::unique_ptr<TicketRunner> chain = engine_->make_worker(false);

@@ -342,7 +342,7 @@ LoaderStats LoaderEngine::stats() const {
                     {},
                     engine_.worker_stages(),
                     engine_.stream_stages(),
-                    ring.active(),
+                    ring.sleepers().active(),
                     engine_.scheduler().queue(),
                     engine_.losses()};
   for (uint32_t w = 0; w < ring.workers(); ++w) stats.workers += ring.figures(w);
