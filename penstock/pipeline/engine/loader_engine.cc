@@ -49,11 +49,10 @@ LoaderOptions checked(LoaderOptions options) {
   return options;
 }
 
-// Replacements of stuck threads need places of their own.
 uint32_t places_of(const LoaderOptions& options) {
   const uint32_t workers = *options.workers;
   if (workers == 0) return 1;
-  return options.timeout.count() > 0 ? std::min(2 * workers + 8, kMaxWorkers) : workers;
+  return options.timeout.count() > 0 ? ThreadPlaces::needed(workers) : workers;
 }
 
 std::string type_name(const std::type_info& type) {
