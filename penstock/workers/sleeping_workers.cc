@@ -55,12 +55,8 @@ bool SleepingWorkers::wake(uint32_t worker) {
 }
 
 void SleepingWorkers::wake_some(uint64_t count) {
-  const uint32_t end = active();
-  uint32_t first = wake_first_.load(std::memory_order_relaxed);
-  if (first >= end) first = 0;
-  for (uint32_t i = 0; i < end && count > 0; ++i) {
-    const uint32_t worker = first + i < end ? first + i : first + i - end;
-    if (wake(worker)) --count;
+  for (uint32_t w = 0, end = active(); w < end && count > 0; ++w) {
+    if (wake(w)) --count;
   }
 }
 

@@ -42,16 +42,13 @@ class SleepingWorkers {
   bool any_asleep() const;
 
   // ---- waking ----
-  bool wake(uint32_t worker);  // false: it does not sleep
-  void wake_some(uint64_t count);
+  bool wake(uint32_t worker);      // false: it does not sleep
+  void wake_some(uint64_t count);  // those with the lowest numbers
   void wake_all() { wake_some(workers_); }
   // Wakes every worker, parked ones too, whether its bit is set or not: it looks for messages, and
   // whether the ring is closed.
   void rouse(uint32_t worker);
   void rouse_all();
-  // The worker to wake first: the one that made the batch just taken, because the memory of that
-  // batch goes back to this worker's arena. In the process that wakes workers.
-  void wake_first(uint32_t worker) { wake_first_.store(worker, std::memory_order_relaxed); }
 
   // ---- parking ----
   uint32_t active() const { return ring_.active.load(std::memory_order_seq_cst); }
@@ -76,7 +73,6 @@ class SleepingWorkers {
   WorkerPlace* places_;
   uint32_t workers_;
   bool shared_;  // with other processes
-  std::atomic<uint32_t> wake_first_{0};
   std::atomic<bool> exclusive_{false};
   std::atomic<bool> all_work_{true};
 };

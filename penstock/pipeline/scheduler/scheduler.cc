@@ -198,8 +198,6 @@ void Scheduler::deliver(uint64_t bytes, uint64_t samples) {
   BatchEntry& entry = current();
   Position at{entry.epoch, entry.base, entry.step};
   window_.delivered(bytes);
-  // Threads share one arena: there it is better to wake the same thread again than another one.
-  if (ring_.shared()) ring_.sleepers().wake_first(ring_.task_at(current_, 0).worker);
   clear_current();
   moved_past(at);
   fill_ahead();

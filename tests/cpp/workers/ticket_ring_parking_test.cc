@@ -153,9 +153,8 @@ TEST(TicketRingParking, a_wake_up_that_reaches_a_worker_which_was_parked_meanwhi
     }
   });
   while (!ring->sleepers().asleep(0) || !ring->sleepers().asleep(1)) std::this_thread::yield();
-  ring->sleepers().wake_first(1);
   const uint64_t seq = post(*ring);
-  RingConsumer(*ring).wake_workers(true);  // one, for one ticket: worker 1
+  EXPECT_TRUE(ring->sleepers().wake(1));  // the only wake-up for this ticket
   ring->sleepers().set_active(1);
   parked = true;
   while (!ring->ready(seq)) std::this_thread::yield();  // nobody else wakes worker 0

@@ -111,19 +111,6 @@ TEST(TicketRing, a_large_ticket_wakes_somebody_at_once) {
   ring->close();
 }
 
-TEST(TicketRing, the_one_whose_turn_it_is_is_woken) {
-  auto ring = TicketRing::create({64, 1, 3}, false);
-  ring->place(0).ticket_ns.store(1'000'000);
-  Sleeper a(*ring, 0), b(*ring, 1), c(*ring, 2);
-  for (Sleeper* sleeper : {&a, &b, &c}) sleeper->until_asleep();
-  ring->sleepers().wake_first(2);
-  post(*ring);
-  RingConsumer(*ring).wake_workers(false);
-  EXPECT_EQ(c.events(), 1u);
-  EXPECT_EQ(a.events() + b.events(), 0u);
-  ring->close();
-}
-
 TEST(TicketRing, one_of_those_who_share_a_lock_is_woken_for_tiny_tickets) {
   for (uint64_t ticket_ns : {1'000, 1'000'000}) {
     auto ring = TicketRing::create({64, 1, 2}, false);
