@@ -290,3 +290,29 @@ def test_blocks_of_a_shuffle_are_the_chunks(tmp_path):
     assert list(dict.fromkeys(chunks)) != list(range(10))
     with pytest.raises(penstock.InvalidArgument, match="no blocks of its own"):
         list(Dataset.hdf5(tmp_path / "x.h5", "plain").shuffle(seed=2, block="auto"))
+
+
+def test_blocks_stay_behind_what_cuts_and_joins(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(95), chunks=(10,), compression="gzip")
+        file.create_dataset("y", data=np.arange(95, 120), chunks=(7,), compression="gzip")
+    x, y = (Dataset.hdf5(tmp_path / "x.h5", name) for name in "xy")
+    chunk_of = np.concatenate([np.arange(95) // 10, 10 + np.arange(25) // 7])
+    cut = {
+        "skip": (x.skip(13), range(13, 95)),
+        "take": (x.take(42), range(42)),
+        "to the end of a chunk": (x.skip(20).take(30), range(20, 50)),
+        "nothing": (x.take(0), range(0)),
+        "beyond the end": (x.skip(90).take(70), range(90, 95)),
+        "concatenate": (x.skip(3).concatenate(y.take(11)), [*range(3, 95), *range(95, 106)]),
+        "map": (x.take(42).map(penstock.cast("int32")), range(42)),
+        "empty parts": (x.take(0).concatenate(y).concatenate(x.skip(95)), range(95, 120)),
+    }
+    for name, (chain, rows) in cut.items():
+        order = np.array(list(chain.shuffle(seed=3, block="auto")), int)
+        assert sorted(order) == list(rows), name
+        chunks = chunk_of[order]
+        assert np.count_nonzero(np.diff(chunks)) == max(len(set(chunks)) - 1, 0), name
+    for chain in (x.shard(0, 2), x.shuffle(seed=1), x.concatenate(Dataset.range(5))):
+        with pytest.raises(penstock.InvalidArgument, match="but before shard and other shuffles"):
+            list(chain.shuffle(block="auto"))
