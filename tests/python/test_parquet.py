@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import pickle
 import shutil
@@ -255,7 +256,7 @@ def test_blocks_stay_behind_skip_and_take(tmp_path):
     order = [int(e["n"]) for e in cut]
     assert sorted(order) == sorted(rows[2:13])
     groups = [sum(rows.index(n) >= end for end in (5, 12)) for n in order]
-    assert sum(a != b for a, b in zip(groups, groups[1:], strict=False)) == 2
+    assert sum(a != b for a, b in itertools.pairwise(groups)) == 2
 
 
 def test_blocks_of_a_source_without_any_are_an_error(tmp_path):
