@@ -80,6 +80,27 @@ and for 0 steps. An immutable value. Threads: any.)")
       });
 }
 
+const char* name_of(train::kernels::Formula formula) {
+  using train::kernels::Formula;
+  switch (formula) {
+    case Formula::kSgd:
+      return "sgd";
+    case Formula::kMomentum:
+      return "momentum";
+    case Formula::kNesterov:
+      return "nesterov";
+    case Formula::kAdagrad:
+      return "adagrad";
+    case Formula::kRmsProp:
+      return "rmsprop";
+    case Formula::kCenteredRmsProp:
+      return "centered_rmsprop";
+    case Formula::kAdam:
+      return "adam";
+  }
+  return "";
+}
+
 void bind_optimizer(nb::module_& m) {
   nb::class_<Common>(m, "OptimizerCommon", "Internal.")
       .def(
@@ -106,6 +127,19 @@ void bind_optimizer(nb::module_& m) {
                   [](Schedule lr, double beta1, double beta2, double eps, Common common) {
                     return Optimizer::adamw(std::move(lr), {beta1, beta2, eps}, common);
                   })
+      .def(
+          "pass_of",
+          [](const Optimizer& optimizer, uint64_t step) {
+            // Of norm 0, so that nothing is clipped by norm: that is the caller's.
+            const train::kernels::Pass p = optimizer.pass(step, 1.0, 0.0);
+            return nb::make_tuple(
+                name_of(p.formula),
+                nb::make_tuple(optimizer.clip_norm(), p.clip, p.decay, p.keep, p.rate, p.memory,
+                               p.fresh, p.memory2, p.fresh2, p.root, p.eps));
+          },
+          nb::arg("step"),
+          "The formula's name, and the numbers of the update after ``step`` updates: clip_norm, "
+          "clip, decay, keep, rate, memory, fresh, memory2, fresh2, root, eps. See formulas.h.")
       .def_prop_ro("state_slabs", &Optimizer::state_slabs)
       .def_prop_ro("initial_state", &Optimizer::initial_state);
 }

@@ -678,6 +678,11 @@ class Optimizer:
     def adamw(
         arg0: Schedule, arg1: float, arg2: float, arg3: float, arg4: OptimizerCommon, /
     ) -> Optimizer: ...
+    def pass_of(self, step: int) -> tuple:
+        """
+        The formula's name, and the numbers of the update after ``step`` updates: clip_norm, clip, decay, keep, rate, memory, fresh, memory2, fresh2, root, eps. See formulas.h.
+        """
+
     @property
     def state_slabs(self) -> int: ...
     @property

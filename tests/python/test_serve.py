@@ -232,13 +232,6 @@ def test_a_last_snapshot_that_cannot_be_written_is_an_error_and_the_weights_are_
     assert (train.Parameters.from_file(end)["a"] == -1).all()
 
 
-class Told:
-    """Replaces the standard input: runs a function before it ends."""
-
-    def __init__(self, do):
-        self.read = do
-
-
 @pytest.fixture
 def told(weights, tmp_path):
     server = {"processes": True, "snapshots": str(tmp_path / "kept")}
@@ -257,12 +250,12 @@ def test_what_never_served_saves_nothing(told, monkeypatch):
 
     monkeypatch.setattr(train.ParameterServer, "stats", gone)
     with pytest.raises(penstock.Timeout):
-        shards.serve(told)
+        shards.serve(told, wait=lambda: None)
     with open(told["save"]) as older:
         assert older.read() == "older"
 
 
-def test_all_that_could_not_be_written_is_said(told, tmp_path, monkeypatch, capsys):
+def test_all_that_could_not_be_written_is_said(told, tmp_path, capsys):
     def in_the_way():
         with train.connect(json.loads(capsys.readouterr().out)["addresses"]) as client:
             client.push(ones(client))
@@ -270,9 +263,8 @@ def test_all_that_could_not_be_written_is_said(told, tmp_path, monkeypatch, caps
             (tmp_path / name).rename(tmp_path / f"elsewhere-{name}")
             (tmp_path / name).write_text("")
 
-    monkeypatch.setattr(sys, "stdin", Told(in_the_way))
     with pytest.raises(penstock.System, match=r"last snapshot.*kept.*end\.safetensors"):
-        shards.serve(told)
+        shards.serve(told, wait=in_the_way)
 
 
 @pytest.mark.parametrize(

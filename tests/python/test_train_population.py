@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
+import signal
 import threading
 import time
 
@@ -13,9 +13,19 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 from penstock import errors, train  # noqa: E402
+from penstock.train import population_torch  # noqa: E402
+from penstock.train.population_strategies import Stacked  # noqa: E402
 
 MEMBERS, ROWS, STEPS = 5, 8, 12
 STRATEGIES = ("stacked", "concurrent")
+
+
+@pytest.fixture(autouse=True, params=["host", "device"])
+def rows(request, monkeypatch):
+    """Each test with rows of the engine, and with rows of tensors as on a device."""
+    if request.param == "device":
+        monkeypatch.setattr(population_torch, "_on_host", lambda device: False)
+    return request.param
 
 
 class Small(torch.nn.Module):
@@ -326,7 +336,7 @@ def test_no_thread_computes_after_ctrl_c():
     def loss(outputs, targets):
         begun.append(None)
         if len(begun) == 1:
-            _thread.interrupt_main()
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(0.2)
         ended.append(None)
         return torch.nn.functional.cross_entropy(outputs, targets)
@@ -483,6 +493,7 @@ def test_weights_and_state_are_one_piece_of_memory():
     ],
 )
 def test_wrong_options_are_refused(options, words):
+    options = dict(options)
     model = options.pop("model", Small)
     with pytest.raises(errors.InvalidArgument, match=words.replace("(", r"\(")):
         train.Population(model, **{"members": 3, **options})
@@ -559,6 +570,103 @@ def test_too_many_members_say_how_many_fit():
 
     with pytest.raises(errors.OutOfMemory, match=r"resident=\d+"):
         train.Population(Large, members=20_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper"),
+    [
+        ("nesterov", {"lr": [0.01, 0.1], "momentum": [0.5, 0.9]}),
+        ("adagrad", {"lr": [0.01, 0.1], "initial": 0.5}),
+        ("rmsprop", {"lr": 1e-3, "alpha": [0.9, 0.99]}),
+        ("rmsprop", {"lr": 1e-3, "centered": True}),
+        ("adamw", {"lr": train.Schedule.cosine(1e-2, 8).after_warmup(3), "weight_decay": [0, 1]}),
+        ("sgd", {"lr": 0.1, "clip_norm": [0.1, 100.0]}),
+        ("momentum", {"lr": 0.1, "clip_value": [0.01, 1.0]}),
+    ],
+)
+def test_formulas_of_rows_on_a_device_are_those_of_the_engine(name, hyper, monkeypatch):
+    states = []
+    for host in (True, False):
+        monkeypatch.setattr(population_torch, "_on_host", lambda device, host=host: host)
+        with train.Population(
+            Small, members=2, optimizer=name, hyper=hyper, strategy="stacked"
+        ) as population:
+            list(population.train(batches(), steps=[STEPS, STEPS - 5]).as_completed())
+            states.append([population.take(n) for n in range(2)])
+    for ours, theirs in zip(*states, strict=True):
+        assert ours.step == theirs.step
+        np.testing.assert_allclose(ours.floats, theirs.floats, rtol=2e-4, atol=2e-6)
+
+
+def test_a_gradient_that_is_not_finite_stops_its_member():
+    def loss(outputs, targets):
+        value = torch.nn.functional.cross_entropy(outputs, targets)
+        return value + torch.sqrt(value.detach() - value)  # the root of 0 has no gradient
+
+    with train.Population(
+        Small, members=2, loss=loss, optimizer="sgd", strategy="concurrent"
+    ) as population:
+        before = [population.take(n).floats for n in range(2)]
+        for result in population.train(batches(), steps=2).as_completed():
+            assert result.steps == 0
+            assert "not finite" in str(result.error)
+            assert np.array_equal(population.take(result.member).floats, before[result.member])
+
+
+class Limited:
+    """The part of an architecture that `Stacked` uses; a device with memory for three members."""
+
+    def stacked(self):
+        def compute(rows, batches, shared):
+            if len(rows) > 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return [float(row) for row in rows]
+
+        return compute
+
+
+def test_a_device_that_is_full_says_how_many_members_fit():
+    stacked = Stacked(Limited())
+    assert stacked.step([0, 1, 2], None, True) == [0.0, 1.0, 2.0]
+    with pytest.raises(errors.OutOfMemory, match=r"of 10 members .* one of 2 does: .* resident=2"):
+        stacked.step(list(range(10)), [None] * 10, False)
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), None])
+def test_the_device_is_given_or_the_models(device):
+    with train.Population(Small, members=2, device=device) as population:
+        assert str(population.module(0).conv.weight.device) == "cpu"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a torch without a usable GPU")
+@pytest.mark.parametrize("device", ["cuda", "tpu7", 3.5])
+def test_a_device_that_torch_cannot_use_is_refused(device):
+    with pytest.raises(errors.InvalidArgument, match=r"device is .*, which torch cannot use"):
+        train.Population(Small, members=2, device=device)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_members_on_a_gpu_are_as_if_trained_alone(strategy):
+    data = batches()
+    with train.Population(
+        Small,
+        members=4,
+        hyper={"lr": 0.05},
+        optimizer="sgd",
+        strategy=strategy,
+        device="cuda",
+        resident=3,
+    ) as population:
+        for result in population.train(data, steps=STEPS).as_completed():
+            _, losses = alone(result.member, lambda p: torch.optim.SGD(p, 0.05), data, STEPS)
+            np.testing.assert_allclose(result.losses, losses, rtol=1e-3)
+        assert population.module(0).conv.weight.is_cuda
+        state = population.take(0)
+        assert torch.from_numpy(state.floats).is_pinned()
+        population.put(1, state)
+        assert np.array_equal(population.take(1).floats, state.floats)
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
 import threading
 import time
 
@@ -16,6 +15,7 @@ import pytest
 
 import penstock
 from penstock import train
+from penstock.train import shard_processes
 from train_servers import gone, ones, served, start, until
 
 
@@ -118,13 +118,13 @@ def test_a_folder_may_have_any_name(tmp_path, name, processes):
 def test_the_reason_of_a_failed_start_may_have_any_length_and_characters(
     tmp_path, monkeypatch, shift
 ):
-    def start_without_it(*arguments, real=subprocess.Popen, **options):
+    def start_without_it(*arguments, real=shard_processes.start_child, **options):
         shutil.rmtree(first)
         return real(*arguments, **options)
 
     first = tmp_path / ("a" * shift + "\r")
     folder = first.joinpath(*["\u00fc" * 100] * 8)
-    monkeypatch.setattr(subprocess, "Popen", start_without_it)
+    monkeypatch.setattr(shard_processes, "start_child", start_without_it)
     begin = time.monotonic()
     with pytest.raises(penstock.errors.System, match="\r/\u00fc"):
         served(snapshots=folder, use_multiprocessing=True)
@@ -160,8 +160,8 @@ def test_a_child_that_was_forked_while_it_started_keeps_nothing(monkeypatch):
             os._exit(0)
         return start_it(*arguments, **options)
 
-    start_it = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", start_and_fork)
+    start_it = shard_processes.start_child
+    monkeypatch.setattr(shard_processes, "start_child", start_and_fork)
     server = served(use_multiprocessing=True)
     try:
         server._processes._process.kill()
@@ -179,19 +179,20 @@ def test_a_child_that_was_forked_while_it_started_keeps_nothing(monkeypatch):
 def test_processes_of_a_failed_start_are_waited_for(monkeypatch):
     started = []
 
-    def start_it(*arguments, real=subprocess.Popen, **options):
+    def start_it(*arguments, real=os.posix_spawn, **options):
         started.append(real(*arguments, **options))
         return started[-1]
 
     def full(_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(subprocess, "Popen", start_it)
+    monkeypatch.setattr(os, "posix_spawn", start_it)
     monkeypatch.setattr(os, "pidfd_open", full)
     with pytest.raises(penstock.errors.System, match="Too many open files"):
         served(use_multiprocessing=True)
-    (process,) = started
-    assert process.returncode is not None
+    (pid,) = started
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def test_a_log_handler_may_use_the_server():

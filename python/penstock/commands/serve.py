@@ -9,7 +9,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..processes.child import describe_exit, spawn, start_child
 from . import Failed, secrets
 from .shards import optimizers
 
@@ -72,9 +72,9 @@ def run(options: argparse.Namespace) -> int:
                 began = time.monotonic()
                 if process.wait(stop):
                     return process.close()
+                how = process.ending
             finally:
                 process.kill()
-            how = _ending(process.code)
             failed_soon = failed_soon + 1 if time.monotonic() - began < _SOON_SECONDS else 0
             if not options.snapshot:
                 raise Failed(
@@ -167,50 +167,48 @@ def _say(options: argparse.Namespace, ready: dict[str, Any], pid: int, again: bo
         print("\n".join(ready["addresses"]), flush=True)
 
 
-def _ending(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with code {code}"
-
-
 class _Process:
     """The server process. It ends by itself when this process has ended."""
 
     def __init__(self, told: dict[str, Any]) -> None:
-        # In a session of its own: Ctrl-C goes to this process only, which then closes the server.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.commands.shards"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
-        # Not on the command line, which all users of this host can read.
-        with contextlib.suppress(BrokenPipeError):
-            self._in.write(json.dumps(told).encode() + b"\n")
-            self._in.flush()
+        stop, self._stop = os.pipe()  # the server closes when all writers have closed
+        self._out, out = os.pipe()
+        try:
+            # In a session of its own: Ctrl-C goes to this process only, which then closes the
+            # server.
+            self._process = start_child(
+                spawn,
+                "penstock.commands.shards:main",
+                0,
+                {"stop": stop, "out": out},
+                told,
+                session=True,
+            )
+        finally:
+            os.close(stop)
+            os.close(out)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     @property
-    def code(self) -> int | None:
-        return self._process.returncode
+    def ending(self) -> str:
+        """How the process ended. Waits for that."""
+        status = self._process.wait()
+        assert status is not None
+        return describe_exit(status)
 
     def wait_until_ready(self, stop: int) -> dict[str, Any] | None:
         """Return the server's first message; None if this process must stop."""
         said = b""
         while not said.endswith(b"\n"):
-            readable, _, _ = select.select([stop, self._out.fileno()], [], [])
+            readable, _, _ = select.select([stop, self._out], [], [])
             if stop in readable:
                 return None
-            part = os.read(self._out.fileno(), 1 << 16)
+            part = os.read(self._out, 1 << 16)
             if not part:
-                self._process.wait()
-                raise Failed(f"the process that serves {_ending(self.code)} before it served")
+                raise Failed(f"the process that serves {self.ending} before it served")
             said += part
         ready: dict[str, Any] = json.loads(said)
         if "error" in ready:
@@ -219,43 +217,49 @@ class _Process:
 
     def wait(self, stop: int) -> bool:
         """Wait until this process must stop (True) or the server has ended (False)."""
-        ended = os.pidfd_open(self._process.pid)
-        try:
-            readable, _, _ = select.select([stop, ended], [], [])
-        finally:
-            os.close(ended)
+        readable, _, _ = select.select([stop, self._process.pidfd], [], [])
         if stop in readable:
             return True
-        self._process.wait()
         # The shards have this pipe, too: at its end all have ended, and their addresses are free.
-        deadline = time.monotonic() + _CLOSING_SECONDS
-        while select.select([self._out], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            if not os.read(self._out.fileno(), 1 << 16):
-                break
+        self._rest()
         return False
+
+    def _rest(self) -> bytes:
+        """What the server still writes, until all its processes have ended or a minute is over."""
+        said, deadline = b"", time.monotonic() + _CLOSING_SECONDS
+        while select.select([self._out], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = os.read(self._out, 1 << 16)
+            if not part:
+                break
+            said += part
+        return said
 
     def close(self) -> int:
         """Close the server in order; return the exit code."""
-        try:
-            # communicate() closes the pipe to the server, which makes the server close.
-            said, _ = self._process.communicate(timeout=_CLOSING_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise Failed(f"the process that serves did not close in {_CLOSING_SECONDS} s") from None
+        self._close_stop()
+        said = self._rest()
+        status = self._process.wait(_CLOSING_SECONDS)
+        if status is None:
+            raise Failed(f"the process that serves did not close in {_CLOSING_SECONDS} s")
         for line in said.splitlines():
             ready = json.loads(line)
             if "error" in ready:
                 raise Failed(ready["error"])
-        if self.code != 0:
-            raise Failed(f"the process that serves {_ending(self.code)} while it closed")
+        if status != 0:
+            raise Failed(f"the process that serves {self.ending} while it closed")
         return 0
 
     def kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
+        self._process.kill()
         self._process.wait()
-        for end in (self._in, self._out):
-            with contextlib.suppress(BrokenPipeError):
-                end.close()
+        self._process.close()
+        self._close_stop()
+        os.close(self._out)
+
+    def _close_stop(self) -> None:
+        stop, self._stop = self._stop, -1
+        if stop >= 0:
+            os.close(stop)
 
 
 @contextlib.contextmanager

@@ -1,14 +1,15 @@
-"""The server process of ``penstock serve``: it runs until its standard input ends.
+"""The server process of ``penstock serve``: it runs until its descriptor "stop" ends.
 
-Its configuration is a line of JSON on its standard input. It answers with a line of JSON on its
-standard output when it is ready. When its standard input ends (also because its parent has ended),
-it closes in order.
+Its descriptor "out" becomes its standard output: a line of JSON when it is ready, and for an error.
+When "stop" ends (also because its parent has ended), it closes in order.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
@@ -20,7 +21,8 @@ def optimizers() -> dict[str, Any]:
     return {name.lower(): getattr(module, name) for name in names}
 
 
-def serve(told: dict[str, Any]) -> None:
+def serve(told: dict[str, Any], wait: Callable[[], object]) -> None:
+    """Serve until `wait` returns."""
     from penstock import train
     from penstock.errors import Error, System
 
@@ -38,7 +40,7 @@ def serve(told: dict[str, Any]) -> None:
             "shards": server.pids,
         }
         print(json.dumps(ready), flush=True)
-        sys.stdin.read()
+        wait()
         failures = []
         try:
             server.close()
@@ -53,17 +55,13 @@ def serve(told: dict[str, Any]) -> None:
             raise System("; ".join(failures))
 
 
-def main() -> int:
+def main(_index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
     from penstock.errors import Error
 
-    told = json.loads(sys.stdin.readline())
+    os.dup2(fds["out"], 1)  # inherited by the shards: it ends when all of them have ended
+    os.close(fds["out"])
     try:
-        serve(told)
+        serve(settings, lambda: os.read(fds["stop"], 1))
     except (Error, OSError) as error:
         print(json.dumps({"error": str(error)}), flush=True)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(1)

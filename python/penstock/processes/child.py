@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import marshal
 import os
 import select
@@ -136,13 +137,20 @@ def start_child(
     fds: dict[str, int],
     settings: dict[str, object],
     capture: bool = False,
+    session: bool = False,
 ) -> Started:
-    """Start a process that calls ``main(index, fds, settings)``; see `Launcher.start`."""
+    """Start a process that calls ``main(index, fds, settings)``; see `Launcher.start`.
+
+    session : the process leads a session of its own, and continues when this one ends: it must
+    notice that by a descriptor. Only for `spawn`.
+    """
+    if session:
+        start = functools.partial(spawn, session=True)
     if not capture:
-        return _start(start, main, index, fds, settings)
+        return _start(start, main, index, fds, settings, session)
     captured = memory_file("penstock-stderr")
     try:
-        started = _start(start, main, index, {**fds, "stderr": captured}, settings)
+        started = _start(start, main, index, {**fds, "stderr": captured}, settings, session)
     except BaseException:
         os.close(captured)
         raise
@@ -151,7 +159,12 @@ def start_child(
 
 
 def _start(
-    start: Starter, main: str, index: int, fds: dict[str, int], settings: dict[str, object]
+    start: Starter,
+    main: str,
+    index: int,
+    fds: dict[str, int],
+    settings: dict[str, object],
+    survives: bool,
 ) -> Started:
     descriptors = dict(fds)
     if "stderr" in fds and _is_open(2):
@@ -168,6 +181,8 @@ def _start(
         "environment": None,
     }
     try:
+        if survives:
+            return start(config, descriptors)
         descriptors["parent"] = os.pidfd_open(os.getpid())
         try:
             return start(config, descriptors)
@@ -184,7 +199,7 @@ def _start(
         ) from error
 
 
-def spawn(config: dict[str, Any], descriptors: dict[str, int]) -> Started:
+def spawn(config: dict[str, Any], descriptors: dict[str, int], session: bool = False) -> Started:
     """Start a fresh interpreter with `descriptors` at 3, 4, ... behind its configuration."""
     descriptors = dict(descriptors)
     capture = descriptors.pop("stderr", -1)
@@ -211,6 +226,7 @@ def spawn(config: dict[str, Any], descriptors: dict[str, int]) -> Started:
             command,
             os.environ,
             file_actions=actions,
+            setsid=session,
             setsigmask=[signal.SIGINT],
             setsigdef=[signal.SIGTERM, signal.SIGCHLD],
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from .. import _engine
+from ..errors import InvalidArgument
 from .optimizers import Optimizer
 from .parameters import shape_of
 
-__all__ = ["MemberRow", "MemberRows", "MemberState", "copied"]
+__all__ = ["HostRows", "MemberRows", "MemberState", "available_bytes", "copied"]
 
 Array = np.ndarray[Any, Any]
 
@@ -44,14 +47,23 @@ def copied(buffers: Mapping[str, Array]) -> dict[str, Array]:
     return {name: buffer.copy() for name, buffer in buffers.items()}
 
 
-class MemberRows:
-    """The memory of several members: a slab of weights and optimizer state, and one of gradients.
+def available_bytes() -> int:
+    """Memory of the host that is free."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
-    A row is ``[weights | state | state]``; each part has the layout of the weights, and begins at
-    a multiple of 64 bytes.
+
+class MemberRows(ABC):
+    """The memory of several members: `floats` has weights and optimizer state, and `gradients`.
+
+    A row of `floats` is ``[weights | state | state]``; each part has the layout of the weights, and
+    begins at a multiple of 64 bytes. A row of `gradients` is one such part.
     """
 
+    floats: Any  # arrays or tensors of float32
+    gradients: Any
+
     def __init__(self, count: int, shapes: Mapping[str, Sequence[int]], state_slabs: int) -> None:
+        self.count = count
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self._blocks = [(name, shape_of(name, shape)) for name, shape in self.shapes.items()]
         one = _engine.Slab.make(self._blocks, False)
@@ -60,17 +72,27 @@ class MemberRows:
         first = min(addresses.values())
         self.offsets = {name: (addresses[name] - first) // 4 for name in self.shapes}  # in a part
         self.parts = 1 + state_slabs
-        self._slab = _engine.Slab.make([("members", [count, self.parts * self.stride])], False)
-        self._gradients = _engine.Slab.make([("members", [count, self.stride])], False)
-        self.floats: Array = self._slab.arrays()["members"]
-        self.gradients: Array = self._gradients.arrays()["members"]
-        self.members = [MemberRow(self, row) for row in range(count)]
+        self.size = self.parts * self.stride  # floats of a row
 
-    def part(self, row: int, part: int) -> _engine.Slab:
-        return self._slab.window(self._blocks, (row * self.parts + part) * self.stride)
+    @abstractmethod
+    def load(self, row: int, floats: Array, optimizer: Optimizer, step: int) -> None:
+        """Write a whole row, and continue from it after `step` updates."""
 
-    def gradient(self, row: int) -> _engine.Slab:
-        return self._gradients.window(self._blocks, row * self.stride)
+    @abstractmethod
+    def use(self, row: int, optimizer: Optimizer) -> None:
+        """Continue with this optimizer."""
+
+    @abstractmethod
+    def step(self, row: int) -> int:
+        """Updates of the row's member."""
+
+    @abstractmethod
+    def take(self, row: int) -> Array:
+        """Return a copy of a row in the host's memory."""
+
+    @abstractmethod
+    def update(self, rows: Sequence[int]) -> list[Exception | None]:
+        """Apply these rows' gradients. An error for each whose gradient is not finite."""
 
     def views(self, floats: Any) -> dict[str, Any]:
         """The blocks of the part at the beginning of the last axis, as views of any framework."""
@@ -82,7 +104,7 @@ class MemberRows:
 
     def beginning(self, weights: Mapping[str, Array], initial_state: float) -> Array:
         """The floats of a row before the first update."""
-        floats = np.zeros(self.parts * self.stride, np.float32)
+        floats = np.zeros(self.size, np.float32)
         for name, block in self.views(floats).items():
             np.copyto(block, weights[name])
         for part in range(1, self.parts):
@@ -91,33 +113,56 @@ class MemberRows:
         return floats
 
 
-class MemberRow:
-    """One row, and what updates it. A member's optimizer may change; the memory stays."""
+class HostRows(MemberRows):
+    """Rows in slabs of the engine, whose optimizers update them in place."""
 
-    def __init__(self, rows: MemberRows, row: int) -> None:
-        self.floats: Array = rows.floats[row]
-        self.parameters = rows.views(self.floats)
-        self.gradients = rows.views(rows.gradients[row])
-        self._weights = rows.part(row, 0)
-        self._gradient = rows.gradient(row)
-        self._states = [rows.part(row, part) for part in range(1, rows.parts)]
-        self._updater: _engine.Updater | None = None
+    def __init__(self, count: int, shapes: Mapping[str, Sequence[int]], state_slabs: int) -> None:
+        super().__init__(count, shapes, state_slabs)
+        self._slab = _engine.Slab.make([("members", [count, self.size])], False)
+        self._gradients = _engine.Slab.make([("members", [count, self.stride])], False)
+        self.floats = self._slab.arrays()["members"]
+        self.gradients = self._gradients.arrays()["members"]
+        self._parts = [self._parts_of(row) for row in range(count)]
+        self._gradient = [
+            self._gradients.window(self._blocks, row * self.stride) for row in range(count)
+        ]
+        self._updaters: list[_engine.Updater | None] = [None] * count
 
-    def load(self, floats: Array, optimizer: Optimizer, step: int) -> None:
-        """Write a whole row, and continue from it after `step` updates."""
-        np.copyto(self.floats, floats)
-        self.use(optimizer, step)
+    def _parts_of(self, row: int) -> list[_engine.Slab]:
+        return [
+            self._slab.window(self._blocks, (row * self.parts + part) * self.stride)
+            for part in range(self.parts)
+        ]
 
-    def use(self, optimizer: Optimizer, step: int) -> None:
-        """Continue after `step` updates, with this optimizer."""
-        self._updater = _engine.Updater.over(self._weights, optimizer._built, 0, self._states)
-        self._updater.step = step
+    def load(self, row: int, floats: Array, optimizer: Optimizer, step: int) -> None:
+        np.copyto(self.floats[row], floats)
+        self._use(row, optimizer, step)
 
-    def update(self) -> None:
-        """Apply the gradient in the row's place. `InvalidArgument`: it is not finite."""
-        assert self._updater is not None
-        self._updater.apply(self._gradient, 1.0)
+    def use(self, row: int, optimizer: Optimizer) -> None:
+        self._use(row, optimizer, self.step(row))
 
-    @property
-    def step(self) -> int:
-        return 0 if self._updater is None else self._updater.step
+    def _use(self, row: int, optimizer: Optimizer, step: int) -> None:
+        weights, *states = self._parts[row]
+        updater = _engine.Updater.over(weights, optimizer._built, 0, states)
+        updater.step = step
+        self._updaters[row] = updater
+
+    def step(self, row: int) -> int:
+        updater = self._updaters[row]
+        return 0 if updater is None else updater.step
+
+    def take(self, row: int) -> Array:
+        copy: Array = self.floats[row].copy()
+        return copy
+
+    def update(self, rows: Sequence[int]) -> list[Exception | None]:
+        return [self._update(row) for row in rows]
+
+    def _update(self, row: int) -> Exception | None:
+        updater = self._updaters[row]
+        assert updater is not None
+        try:
+            updater.apply(self._gradient[row], 1.0)
+        except InvalidArgument as error:
+            return error
+        return None

@@ -17,7 +17,7 @@ import numpy as np
 from ..base.arguments import flag, integer, one_of, real
 from ..base.conventions import Closing, shown
 from ..errors import Closed, InvalidArgument, OutOfMemory
-from .member_rows import MemberRows, MemberState, copied
+from .member_rows import MemberState, copied
 from .optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSProp
 from .population_strategies import Architecture, Concurrent, Stacked, Strategy
 from .steps import END, Source
@@ -80,7 +80,7 @@ class Population(Closing):
     model : callable, torch.nn.Module, or pair of functions
         For torch, a function or class without arguments that makes a module: each member's initial
         weights come from a call of it with torch's generator at the member's seed. A module: all
-        members begin with its weights. float32, on the CPU.
+        members begin with its weights. float32.
         For JAX, a pair ``(init, apply)``: ``init(key)``, called with ``jax.random.key`` of the
         member's seed, returns a tree of arrays of float32, and ``apply(weights, inputs)`` the
         outputs. Of a Flax module: ``(lambda key: net.init(key, x), net.apply)``.
@@ -110,6 +110,10 @@ class Population(Closing):
     resident : int, optional
         Members that train at once. The others wait in a copy, and take the place of one that has
         finished. Default: all.
+    device : str or torch.device, optional
+        For torch: where the members are and train. Default: where the model's weights are. On a
+        CUDA device all members share one context; "concurrent" has a stream for each thread, and
+        waiting members are in pinned memory of the host.
 
     Raises
     ------
@@ -137,6 +141,7 @@ class Population(Closing):
         threads: int | None = None,
         compile: bool = False,
         resident: int | None = None,
+        device: Any = None,
     ) -> None:
         self._count = integer("members", members, 1, operation="Population")
         if resident is None:
@@ -154,16 +159,16 @@ class Population(Closing):
         self._random = random.Random(integer("seed", seed, 0, operation="Population"))
         self._hyper = _hyper_of(hyper or {}, self._count, seed, self._formula)
         self._optimizers = [self._optimizer_of(hyper) for hyper in self._hyper]
-        self._architecture = _architecture_of(model, self._hyper[0]["seed"], loss, compile)
+        self._architecture = _architecture_of(model, self._hyper[0]["seed"], loss, compile, device)
         shapes = self._architecture.shapes
         built = self._optimizers[0]._built
         count = min(resident, self._count)
         try:
-            self._rows = MemberRows(count, shapes, built.state_slabs)
+            self._rows = self._architecture.make_rows(count, built.state_slabs)
         except OutOfMemory as error:
             floats = sum(math.prod(shape) for shape in shapes.values()) * (2 + built.state_slabs)
-            raise OutOfMemory(_how_many_fit(count, 4 * floats), "Population") from error
-        self._architecture.over(self._rows)
+            available = self._architecture.available_bytes()
+            raise OutOfMemory(_how_many_fit(count, 4 * floats, available), "Population") from error
         self._waiting: dict[int, MemberState] = {}  # members without a row
         self._row_of: dict[int, int] = {}
         self._strategies: dict[str, Strategy] = {}
@@ -190,7 +195,7 @@ class Population(Closing):
         """Updates of a member, in all runs."""
         number = self._number(member)
         waits = self._waiting.get(number)
-        return self._rows.members[self._row_of[number]].step if waits is None else waits.step
+        return self._rows.step(self._row_of[number]) if waits is None else waits.step
 
     def module(self, member: int) -> Any:
         """The member's model, with its weights.
@@ -215,8 +220,8 @@ class Population(Closing):
                 waits.floats.copy(), waits.step, dict(waits.hyper), copied(waits.buffers)
             )
         row = self._row_of[number]
-        place, buffers = self._rows.members[row], self._architecture.buffers(row)
-        return MemberState(place.floats.copy(), place.step, self.hyper(number), buffers)
+        buffers = self._architecture.buffers(row)
+        return MemberState(self._rows.take(row), self._rows.step(row), self.hyper(number), buffers)
 
     def put(self, member: int, state: MemberState, hyper: Mapping[str, Any] | None = None) -> None:
         """Replace a member by a state of `take`, from this population or an equal one.
@@ -244,10 +249,10 @@ class Population(Closing):
         step = integer("the step", state.step, 0, operation="put")
         optimizer = self._optimizer_of(values)
         floats = np.ascontiguousarray(state.floats, np.float32)
-        if floats.shape != self._rows.floats[0].shape:
+        if floats.shape != (self._rows.size,):
             raise InvalidArgument(
                 f"this state has {floats.size} floats; a member of this population has "
-                f"{self._rows.floats[0].size}",
+                f"{self._rows.size}",
                 "put",
             )
         self._hyper[number], self._optimizers[number] = values, optimizer
@@ -361,8 +366,7 @@ class Population(Closing):
         optimizer = self._optimizer_of(values)
         self._hyper[number], self._optimizers[number] = values, optimizer
         if number in self._row_of:
-            place = self._rows.members[self._row_of[number]]
-            place.use(optimizer, place.step)
+            self._rows.use(self._row_of[number], optimizer)
         else:
             self._waiting[number].hyper = dict(values)
 
@@ -384,7 +388,7 @@ class Population(Closing):
         """Move a member that waits into a row."""
         state = self._waiting.pop(number)
         self._row_of[number] = row
-        self._rows.members[row].load(state.floats, self._optimizers[number], state.step)
+        self._rows.load(row, state.floats, self._optimizers[number], state.step)
         self._architecture.set_buffers(row, state.buffers)
 
     def _bring(self, number: int, instead: int) -> None:
@@ -501,11 +505,12 @@ class PopulationRun(Closing):
             return over
         rows = [population._row_of[number] for number in numbers]
         losses = self._compute(rows, batches)
-        for number, row, loss in zip(numbers, rows, losses, strict=True):
-            error = self._update(number, row, loss)
-            if error is not None or self._left[number] == 0:
-                over.append((number, error))
-        return over
+        errors = self._update(numbers, rows, losses)
+        return over + [
+            (number, error)
+            for number, error in zip(numbers, errors, strict=True)
+            if error is not None or self._left[number] == 0
+        ]
 
     def _own_batches(
         self, numbers: list[int]
@@ -528,10 +533,10 @@ class PopulationRun(Closing):
         begun = time.perf_counter()
         try:
             losses = population._strategy(name).step(rows, batches, shared)
-        except InvalidArgument:
+        except (InvalidArgument, OutOfMemory):
             if population.strategy is not None:
                 raise
-            losses = []  # this model cannot be stacked
+            losses = []  # this model cannot be stacked, or its members do not fit together
         if population.strategy is None and all(isinstance(loss, Exception) for loss in losses):
             # vmap refuses an operation, or all members fail in the other way, too.
             population.strategy = "concurrent"
@@ -539,22 +544,30 @@ class PopulationRun(Closing):
         self._seconds[name].append(time.perf_counter() - begun)
         return losses
 
-    def _update(self, number: int, row: int, loss: Any) -> Exception | None:
+    def _update(
+        self, numbers: list[int], rows: list[int], losses: list[Any]
+    ) -> list[Exception | None]:
+        """Apply the gradients of the rows whose loss is finite; an error for each row, or None."""
+        errors = [self._error_of(*pair) for pair in zip(numbers, losses, strict=True)]
+        fine = [n for n, error in enumerate(errors) if error is None]
+        if fine:
+            updated = self._population._rows.update([rows[n] for n in fine])
+            for n, error in zip(fine, updated, strict=True):
+                errors[n] = error
+                self._left[numbers[n]] -= error is None
+                self._done[numbers[n]] += error is None
+        return errors
+
+    def _error_of(self, number: int, loss: Any) -> Exception | None:
         if isinstance(loss, Exception):
             return loss
         self._losses[number].append(loss)
-        if not math.isfinite(loss):
-            step = self._population.step(number)
-            return InvalidArgument(
-                f"the loss of member {number} is {loss} in step {step}", "Population"
-            )
-        try:
-            self._population._rows.members[row].update()
-        except InvalidArgument as error:
-            return error
-        self._left[number] -= 1
-        self._done[number] += 1
-        return None
+        if math.isfinite(loss):
+            return None
+        step = self._population.step(number)
+        return InvalidArgument(
+            f"the loss of member {number} is {loss} in step {step}", "Population"
+        )
 
     def _taken(self, source: Source) -> Any:
         batch = source.take()
@@ -591,15 +604,15 @@ class PopulationRun(Closing):
 
 
 def _architecture_of(
-    model: Any, seed: int, loss: Callable[[Any, Any], Any] | None, compiled: bool
+    model: Any, seed: int, loss: Callable[[Any, Any], Any] | None, compiled: bool, device: Any
 ) -> Architecture:
     if isinstance(model, (tuple, list)):
         from .population_jax import JaxFunctions
 
-        return JaxFunctions(model, seed, loss, compiled)
+        return JaxFunctions(model, seed, loss, compiled, device)
     from .population_torch import TorchModules
 
-    return TorchModules(model, seed, loss, compiled)
+    return TorchModules(model, seed, loss, compiled, device)
 
 
 def _hyper_of(
@@ -635,8 +648,7 @@ def _check_names(hyper: Mapping[str, Any], formula: type[Optimizer], operation: 
             )
 
 
-def _how_many_fit(wanted: int, each: int) -> str:
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def _how_many_fit(wanted: int, each: int, available: int) -> str:
     return (
         f"{wanted} members of {each / 1e6:.1f} MB each do not fit in memory; about "
         f"{available // each} do. Give resident={max(1, available // each)}, and the others wait"

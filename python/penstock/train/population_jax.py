@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidArgument
-from .member_rows import MemberRows
+from .member_rows import HostRows, MemberRows, available_bytes
 from .population_strategies import Buffers, Weights
 
 __all__ = ["JaxFunctions"]
@@ -27,8 +27,19 @@ class JaxFunctions:
     """
 
     def __init__(
-        self, model: Any, seed: int, loss: Callable[[Any, Any], Any] | None, compiled: bool
+        self,
+        model: Any,
+        seed: int,
+        loss: Callable[[Any, Any], Any] | None,
+        compiled: bool,
+        device: Any = None,
     ) -> None:
+        if device is not None:
+            raise InvalidArgument(
+                "device= is for torch; JAX computes on its default device: set "
+                "jax.config.update('jax_default_device', ...)",
+                "Population",
+            )
         if len(model) != 2 or not all(map(callable, model)):
             types = ", ".join(type(part).__name__ for part in model)
             raise InvalidArgument(
@@ -59,14 +70,21 @@ class JaxFunctions:
     def initial(self, seed: int) -> tuple[Weights, Buffers]:
         return _named(self._made(seed)), {}
 
-    def over(self, rows: MemberRows) -> None:
-        self._rows = rows
+    def make_rows(self, count: int, state_slabs: int) -> MemberRows:
+        self._rows = HostRows(count, self.shapes, state_slabs)
+        return self._rows
 
     def pair(self, batch: Any) -> tuple[Any, Any]:
         inputs, targets = jax.tree.map(
             lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf), batch
         )
         return inputs, targets
+
+    def available_bytes(self) -> int:
+        return available_bytes()
+
+    def begin(self) -> None:
+        pass
 
     def single(self) -> Callable[[int, Any], float]:
         rows, call = self._rows, jax.jit(self._computed)
@@ -81,7 +99,7 @@ class JaxFunctions:
     def stacked(self) -> Callable[[Sequence[int], Any, bool], list[float]]:
         # Each number of rows is compiled, so there are few: all, half, a quarter, ... Rows that do
         # not train fill up.
-        rows, count = self._rows, len(self._rows.members)
+        rows, count = self._rows, self._rows.count
 
         def each(floats: Any, batches: Any) -> Any:
             inputs, targets = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
@@ -113,7 +131,7 @@ class JaxFunctions:
         return compute
 
     def module(self, row: int) -> Any:
-        return self.copy_of(self._rows.members[row].parameters, {})
+        return self.copy_of(self._rows.views(self._rows.floats[row]), {})
 
     def copy_of(self, weights: Weights, buffers: Buffers) -> Any:
         # JAX may use the memory that it is given: copy first.

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..errors import OutOfMemory
 from .member_rows import MemberRows
 from .steps import OneThreadEach
 
@@ -27,11 +28,23 @@ class Architecture(Protocol):
     def initial(self, seed: int) -> tuple[Weights, Buffers]:
         """Return the weights and buffers with which a member begins."""
 
-    def over(self, rows: MemberRows) -> None:
-        """Use these rows. Called once, before the methods below."""
+    def make_rows(self, count: int, state_slabs: int) -> MemberRows:
+        """Return rows where the model computes. Called once, before the methods below.
+
+        Raises
+        ------
+        OutOfMemory
+            The text says how many rows fit.
+        """
+
+    def available_bytes(self) -> int:
+        """Return the memory that is free where the rows are."""
 
     def pair(self, batch: Any) -> tuple[Any, Any]:
         """Return a batch as (inputs, targets) of the framework, without a copy if possible."""
+
+    def begin(self) -> None:
+        """Called in the caller's thread before each step of `single`."""
 
     def single(self) -> Callable[[int, Any], float]:
         """Return a function of a row and a batch: it writes the gradient and returns the loss.
@@ -60,6 +73,11 @@ class Architecture(Protocol):
     def set_buffers(self, row: int, buffers: Buffers) -> None: ...
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a framework says that memory of a device is used up."""
+    return type(error).__name__ == "OutOfMemoryError" or "RESOURCE_EXHAUSTED" in str(error)
+
+
 class Strategy(Protocol):
     """Computes one step's losses and gradients; the gradients go to the members' rows."""
 
@@ -76,7 +94,7 @@ class Concurrent:
     """Threads compute the members' steps one by one, each with one of torch's threads."""
 
     def __init__(self, architecture: Architecture, threads: int) -> None:
-        self._compute = architecture.single()
+        self._begin, self._compute = architecture.begin, architecture.single()
         self._threads = threads
         self._one_thread_each = OneThreadEach()
         self._one_thread_each.__enter__()
@@ -87,6 +105,7 @@ class Concurrent:
     def step(self, rows: Sequence[int], batches: Any, shared: bool) -> list[Any]:
         losses: list[Any] = [None] * len(rows)
         turns = iter(range(len(rows)))  # next() of it is atomic
+        self._begin()
 
         def work() -> None:
             for turn in turns:
@@ -124,6 +143,8 @@ class Stacked:
             losses: list[Any] = list(self._compute(rows, batches, shared))
             return losses
         except Exception as error:
+            if is_out_of_memory(error) and len(rows) > 1:
+                raise self._too_many(rows, batches, shared) from error
             if len(rows) == 1:
                 return [error]
         # Batches of different sizes, or a batch that fails: each member alone, so that a member's
@@ -132,6 +153,28 @@ class Stacked:
             self.step([row], batches if shared else [batches[n]], shared)[0]
             for n, row in enumerate(rows)
         ]
+
+    def _too_many(self, rows: Sequence[int], batches: Any, shared: bool) -> OutOfMemory:
+        """Try fewer rows, and say how many fit."""
+        fit = len(rows)
+        while fit > 1:
+            fit //= 2
+            try:
+                self._compute(rows[:fit], batches if shared else batches[:fit], shared)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+            else:
+                return OutOfMemory(
+                    f"a step of {len(rows)} members at once does not fit in the device's memory; "
+                    f"one of {fit} does: give resident={fit}, and the others wait, or "
+                    "strategy='concurrent'",
+                    "Population",
+                )
+        return OutOfMemory(
+            "not even a step of one member fits in the device's memory: make batches smaller",
+            "Population",
+        )
 
     def close(self) -> None:
         pass

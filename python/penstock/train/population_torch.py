@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 import torch
 
 from ..base.nests import mapped
-from ..errors import InvalidArgument
-from .member_rows import MemberRows
+from ..errors import InvalidArgument, OutOfMemory
+from .device_rows import DeviceRows
+from .member_rows import HostRows, MemberRows, available_bytes
 from .population_strategies import Buffers, Weights
 
 __all__ = ["TorchModules"]
@@ -20,12 +22,19 @@ __all__ = ["TorchModules"]
 class TorchModules:
     """An architecture of torch modules: each row has one, whose weights are views of the row.
 
-    `model`: a module, or a function that makes one. `seed`: of the first member.
+    `model`: a module, or a function that makes one. `seed`: of the first member. `device`: where
+    the members train; None: where the model's weights are.
     """
 
     def __init__(
-        self, model: Any, seed: int, loss: Callable[[Any, Any], Any] | None, compiled: bool
+        self,
+        model: Any,
+        seed: int,
+        loss: Callable[[Any, Any], Any] | None,
+        compiled: bool,
+        device: Any = None,
     ) -> None:
+        self._device: Any = None if device is None else _device_of(device)
         self._make = model
         if isinstance(model, torch.nn.Module):
             self._make = lambda: model
@@ -34,36 +43,60 @@ class TorchModules:
         self._loss = loss or torch.nn.functional.cross_entropy
         self._compiled = compiled
         self._template = copy.deepcopy(self._made(seed))
+        self._device = next(iter(_trained(self._template).values())).device
+        self._streams = threading.local()  # of CUDA: a stream for each thread
+        self._begun: Any = None
         self.name = type(self._template).__name__
         self.shapes = {name: tuple(p.shape) for name, p in _trained(self._template).items()}
         self._modules: list[Any] = []
 
     def _made(self, seed: int) -> Any:
         """A new module, with torch's generator at `seed`; the generator is put back."""
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=_generators()):
             torch.manual_seed(seed)
             module = self._make()
         if not isinstance(module, torch.nn.Module):
             raise _no_model(module)
-        return module
+        return module if self._device is None else copy.deepcopy(module).to(self._device)
 
     def initial(self, seed: int) -> tuple[Weights, Buffers]:
         module = self._made(seed)
-        weights = {name: p.detach().numpy() for name, p in _trained(module).items()}
+        weights = {name: p.detach().cpu().numpy() for name, p in _trained(module).items()}
         return weights, _buffers_of(module)
 
-    def over(self, rows: MemberRows) -> None:
-        self._rows = rows
-        for row in rows.members:
+    def make_rows(self, count: int, state_slabs: int) -> MemberRows:
+        if _on_host(self._device):
+            self._rows: MemberRows = HostRows(count, self.shapes, state_slabs)
+        else:
+            try:
+                self._rows = DeviceRows(count, self.shapes, state_slabs, self._device)
+            except RuntimeError as error:
+                if "memory" not in str(error):
+                    raise
+                raise OutOfMemory(str(error), "Population") from error
+        floats, gradients = _tensors(self._rows)
+        for row in range(count):
             own = copy.deepcopy(self._template)
+            weights, gradient = self._rows.views(floats[row]), self._rows.views(gradients[row])
             for name, parameter in _trained(own).items():
-                parameter.data = torch.from_numpy(row.parameters[name])
-                parameter.grad = torch.from_numpy(row.gradients[name])
+                parameter.data, parameter.grad = weights[name], gradient[name]
             self._modules.append(own)
+        return self._rows
+
+    def available_bytes(self) -> int:
+        if self._device.type == "cuda":
+            return int(torch.cuda.mem_get_info(self._device)[0])
+        return available_bytes()
 
     def pair(self, batch: Any) -> tuple[Any, Any]:
-        inputs, targets = mapped(torch.as_tensor, batch)
+        inputs, targets = mapped(
+            lambda leaf: torch.as_tensor(leaf).to(self._device, non_blocking=True), batch
+        )
         return inputs, targets
+
+    def begin(self) -> None:
+        if self._device.type == "cuda":
+            self._begun = torch.cuda.current_stream(self._device).record_event()
 
     def single(self) -> Callable[[int, Any], float]:
         places = [[(p, p.grad) for p in _trained(module).values()] for module in self._modules]
@@ -80,7 +113,16 @@ class TorchModules:
                     parameter.grad = place
             return float(loss.detach())
 
-        return compute
+        def on_own_stream(row: int, batch: Any) -> float:
+            # float() in compute() waits for the stream: the caller's work comes after it.
+            own = self._streams
+            if not hasattr(own, "stream"):
+                own.stream = torch.cuda.Stream(self._device)
+            with torch.cuda.stream(own.stream):
+                own.stream.wait_event(self._begun)
+                return compute(row, batch)
+
+        return on_own_stream if self._device.type == "cuda" else compute
 
     def stacked(self) -> Callable[[Sequence[int], Any, bool], list[float]]:
         if any(True for _ in self._template.buffers()):
@@ -99,7 +141,7 @@ class TorchModules:
     def copy_of(self, weights: Weights, buffers: Buffers) -> Any:
         made = copy.deepcopy(self._template)
         for name, parameter in _trained(made).items():
-            parameter.data = torch.from_numpy(weights[name].copy())
+            parameter.data = torch.from_numpy(weights[name].copy()).to(self._device)
         _set_buffers(made, buffers)
         return made
 
@@ -118,8 +160,7 @@ class _StackedCall:
     """
 
     def __init__(self, module: Any, rows: MemberRows, loss: Any, compiled: bool) -> None:
-        self._whole = torch.from_numpy(rows.floats)
-        self._gradients = torch.from_numpy(rows.gradients)
+        self._whole, self._gradients = _tensors(rows)
         self._rows = rows
 
         def loss_of(weights: dict[str, Any], inputs: Any, targets: Any) -> Any:
@@ -169,16 +210,45 @@ def _no_model(model: Any) -> InvalidArgument:
     )
 
 
+def _device_of(device: Any) -> Any:
+    try:
+        found = torch.device(device)
+        torch.empty(1, device=found)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise InvalidArgument(
+            f"device is {device!r}, which torch cannot use: {error}", "Population"
+        ) from error
+    return found
+
+
+def _on_host(device: Any) -> bool:
+    return bool(device.type == "cpu")
+
+
+def _generators() -> list[Any]:
+    """The devices whose random numbers `torch.manual_seed` sets, and a module may draw."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return []
+    return list(range(torch.cuda.device_count()))
+
+
+def _tensors(rows: MemberRows) -> tuple[Any, Any]:
+    if isinstance(rows, HostRows):
+        return torch.from_numpy(rows.floats), torch.from_numpy(rows.gradients)
+    return rows.floats, rows.gradients
+
+
 def _trained(module: Any) -> dict[str, Any]:
     """The parameters of a module that are a member's weights."""
     found = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not found:
         raise InvalidArgument("the module has no parameter that requires a gradient", "Population")
+    device = next(iter(found.values())).device
     for name, parameter in found.items():
-        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+        if parameter.dtype != torch.float32 or parameter.device != device:
             raise InvalidArgument(
                 f"parameter {name!r} is {parameter.dtype} on {parameter.device}; a population has "
-                "float32 on the CPU",
+                f"float32 on one device, here {device}",
                 "Population",
             )
     return found
@@ -186,7 +256,7 @@ def _trained(module: Any) -> dict[str, Any]:
 
 def _buffers_of(module: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Copies of a module's buffers."""
-    return {name: buffer.detach().numpy().copy() for name, buffer in module.named_buffers()}
+    return {name: buffer.detach().cpu().numpy().copy() for name, buffer in module.named_buffers()}
 
 
 def _set_buffers(module: Any, buffers: Buffers) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import logging
 import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import weakref
@@ -23,20 +21,10 @@ from collections.abc import Iterator
 
 from .. import _engine
 from ..errors import Closed, Error, System
+from ..processes.child import Started, spawn, start_child
 
 __all__ = ["ShardProcesses"]
 
-_PROGRAM = """\
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from penstock import _engine
-control, memories = int(sys.argv[2]), [int(number) for number in sys.argv[3:]]
-import socket
-line = socket.socket(fileno=control)
-text = line.makefile("r", encoding="utf-8", newline="\\n").readline()
-if text.endswith("\\n"):
-    _engine.supervise_shards(text, memories, control)
-"""
 _START_TIMEOUT = 60.0
 _DRAIN_MS = 1000
 _log = logging.getLogger("penstock")
@@ -76,7 +64,7 @@ class ShardProcesses:
         self.addresses: list[str] = list(plan.listen)
         # The socket pair: this end, and the supervisor's until it has it.
         self._ends: tuple[socket.socket, ...] = ()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
         _alive.add(self)
         self._watching = threading.Thread(target=self._watch, daemon=True)
         try:
@@ -121,30 +109,29 @@ class ShardProcesses:
 
     def _run(self) -> None:
         """Start a supervisor, and process its messages until all processes have ended."""
-        memories = self._plan.descriptors()
-        text = self._plan.text(self.addresses).encode() + b"\n"
-        path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
+        memories = {str(n): fd for n, fd in enumerate(self._plan.descriptors())}
         with self._changed:
             if self._closed:
                 return
             ours, theirs = self._ends = socket.socketpair()
         with ours, theirs:
-            number = theirs.fileno()
-            process = self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, path, *map(str, (number, *memories))],
-                pass_fds=(number, *memories),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C goes to this process, which ends them in order
+            # In a session of its own: Ctrl-C goes to this process, which ends them in order.
+            process = self._process = start_child(
+                spawn,
+                "penstock.processes.shard_supervisor:main",
+                0,
+                {**memories, "control": theirs.fileno()},
+                {"text": self._plan.text(self.addresses)},
+                session=True,
             )
             try:
                 theirs.close()
-                with contextlib.suppress(BrokenPipeError):  # it has ended
-                    ours.sendall(text)
-                for line in _lines_of(ours, process.pid):
+                for line in _lines_of(ours, process):
                     self._on_message(line)
             finally:
                 ours.close()  # ends the supervisor
                 process.wait()
+                process.close()
 
     def _on_message(self, line: str) -> None:
         number, pid, rest = line.split(" ", 2)
@@ -231,34 +218,27 @@ def _warn(text: str) -> None:
             _log.warning(text)
 
 
-def _lines_of(line: socket.socket, supervisor: int) -> Iterator[str]:
+def _lines_of(line: socket.socket, supervisor: Started) -> Iterator[str]:
     """Yield the messages of the supervisor and its shards until they have ended.
 
     Does not wait for other holders of their end of the socket, such as a child forked meanwhile.
     Does not reap the supervisor.
     """
     unread, timeout = b"", -1
-    ended = os.pidfd_open(supervisor)
-    try:
-        poll = select.poll()
-        poll.register(line, select.POLLIN)
-        poll.register(ended, select.POLLIN)
-        while ready := [fd for fd, _ in poll.poll(timeout)]:
-            if ended in ready:
-                poll.unregister(ended)
-                # Kills shards that are stopped; the others have ended. The supervisor is not reaped
-                # yet, so no other process group has its id.
-                os.killpg(supervisor, signal.SIGKILL)
-                timeout = _DRAIN_MS
-            if line.fileno() in ready:
-                try:
-                    piece = line.recv(1 << 16)
-                except ConnectionResetError:  # it ended before reading its configuration
-                    piece = b""
-                if not piece:
-                    return
-                *lines, unread = (unread + piece).split(b"\n")
-                for each in lines:
-                    yield each.decode(errors="replace")
-    finally:
-        os.close(ended)
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    poll.register(supervisor.pidfd, select.POLLIN)
+    while ready := [fd for fd, _ in poll.poll(timeout)]:
+        if supervisor.pidfd in ready:
+            poll.unregister(supervisor.pidfd)
+            # Kills shards that are stopped; the others have ended. The supervisor is not reaped
+            # yet, so no other process group has its id.
+            os.killpg(supervisor.pid, signal.SIGKILL)
+            timeout = _DRAIN_MS
+        if line.fileno() in ready:
+            piece = line.recv(1 << 16)
+            if not piece:
+                return
+            *lines, unread = (unread + piece).split(b"\n")
+            for each in lines:
+                yield each.decode(errors="replace")
