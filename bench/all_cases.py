@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cases import (
     array_pipeline,
+    arrow,
     augment,
     batcher,
     channel,
@@ -29,6 +30,7 @@ from cases import (
     server_kill,
     small_items,
     stages,
+    tar,
     tfrecord,
     updates,
     waiting,
@@ -45,7 +47,9 @@ _MODULES = (
     tfrecord,
     hdf5,
     parquet,
+    arrow,
     images,
+    tar,
     array_pipeline,
     augment,
     far,

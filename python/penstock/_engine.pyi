@@ -283,7 +283,9 @@ class Dataset:
         arg0: str | os.PathLike, arg1: tuple[int, int], arg2: object, arg3: list, arg4: int, /
     ) -> Dataset: ...
     @staticmethod
-    def files(arg0: Sequence[str | os.PathLike], arg1: Sequence[int] | None, /) -> Dataset: ...
+    def files(
+        arg0: Sequence[str | os.PathLike], arg1: Sequence[int] | None, arg2: str, /
+    ) -> Dataset: ...
     @staticmethod
     def image_folder(
         arg0: str | os.PathLike,
@@ -293,6 +295,7 @@ class Dataset:
         arg4: int,
         arg5: str | os.PathLike,
         arg6: bool,
+        arg7: str,
         /,
     ) -> Dataset: ...
     @staticmethod
@@ -459,6 +462,7 @@ def image_trivial_augment_wide(
     arg3: tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], int],
     /,
 ) -> Op: ...
+def image_sanitize_boxes(arg0: str, arg1: Sequence[str], arg2: float, arg3: float, /) -> Op: ...
 def image_gaussian_blur(arg0: int, arg1: Sequence[float], arg2: Sequence[str], /) -> Op: ...
 def image_erase(
     arg0: float, arg1: Sequence[float], arg2: Sequence[float], arg3: float, arg4: Sequence[str], /
