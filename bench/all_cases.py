@@ -9,6 +9,7 @@ from cases import (
     batcher,
     channel,
     counters,
+    device_staging,
     far,
     hdf5,
     hogwild,
@@ -69,6 +70,7 @@ _MODULES = (
     population,
     loop,
     counters,
+    device_staging,
 )
 
 CASES: dict[str, Case] = {case.key: case for module in _MODULES for case in module.CASES}

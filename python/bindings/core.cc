@@ -289,6 +289,7 @@ void bind_core(nb::module_& m) {
       .def("arena_fd", &Core::arena_fd)
       .def("set_fatal", &Core::set_fatal)
       .def("stats", &Core::stats)
+      .def("ready", &Core::ready)
       .def("report_html",
            [](Core& core, nb::dict about) { return report_html(core.snapshot(about)); })
       .def("chrome_trace",
