@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cases import (
     array_pipeline,
+    arrow,
     augment,
     batcher,
     channel,
@@ -30,21 +31,26 @@ from cases import (
     server_kill,
     small_items,
     stages,
+    tar,
     tfrecord,
     updates,
+    waiting,
 )
 from harness import Case
 
 _MODULES = (
     large_items,
     small_items,
+    waiting,
     samples,
     in_memory,
     order,
     tfrecord,
     hdf5,
     parquet,
+    arrow,
     images,
+    tar,
     array_pipeline,
     augment,
     far,

@@ -1,8 +1,8 @@
 """Images of 224 x 224 x 3 uint8: turned, moved, magnified, mirrored, normalised; batches of 64.
 
-The border is mirrored where the library can. Pillow and OpenCV get the whole map as one matrix and
-read the image once, bilinearly, in two threads; both release Python's lock meanwhile. Their batches
-are float32 too.
+The border is mirrored where the library can. The peers get the whole map as one matrix and read the
+image once, bilinearly, in two threads, and most of them release Python's lock meanwhile; Keras'
+ImageDataGenerator draws its own, as its users have it. Their batches are float32 too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import math
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,6 +25,7 @@ MEAN = np.array([123.7, 116.3, 103.5], np.float32)
 STD = np.array([58.4, 57.1, 57.4], np.float32)
 OURS = "penstock, 2 threads"
 PILLOW = "Pillow, 2 threads"
+KERAS = "Keras' ImageDataGenerator, 2 threads"
 OPENCV = "OpenCV, 2 threads"
 
 AUGMENT = Case(
@@ -34,6 +36,7 @@ AUGMENT = Case(
     quick={"count": 512, "rounds": 6, "seconds": 0.5},
     targets=[
         Target("rate", OURS, PILLOW, at_least=5),
+        Target("rate", OURS, KERAS, at_least=5),
         Target("rate", OURS, OPENCV, at_least=1),
     ],
 )
@@ -158,6 +161,89 @@ def opencv(size: Size) -> Figures:
             made = cv2.flip(made, 1)
         np.subtract(made, MEAN, out=to)
         np.divide(to, STD, out=to)
+
+    return in_threads(size, augment)
+
+
+@AUGMENT.entry("torchvision, 2 threads", "peer", "v2.functional.affine, horizontal_flip")
+def torchvision(size: Size) -> Figures:
+    import torch
+    from torchvision.transforms.v2 import functional
+
+    torch.set_num_threads(1)
+    mean, std = (torch.from_numpy(each).reshape(3, 1, 1) for each in (MEAN, STD))
+
+    def augment(to: Any, image: Any, matrix: Any, flip: bool) -> None:
+        a, b, c, _, _, f = matrix
+        magnified = 1 / math.hypot(a, b)
+        # Its angle is clockwise, and its shift that of the image after the turn about the centre.
+        centre = (SIDE - 1) / 2
+        back_x, back_y = c - centre + a * centre + b * centre, f - centre - b * centre + a * centre
+        made = functional.affine(
+            torch.from_numpy(image).permute(2, 0, 1),
+            angle=math.degrees(math.atan2(b, a)),
+            translate=[
+                round(-(a * back_x - b * back_y) * magnified**2),
+                round(-(b * back_x + a * back_y) * magnified**2),
+            ],
+            scale=magnified,
+            shear=[0.0, 0.0],
+            interpolation=functional.InterpolationMode.BILINEAR,
+        )
+        if flip:
+            made = functional.horizontal_flip(made)
+        to[...] = ((made - mean) / std).permute(1, 2, 0).numpy()
+
+    return in_threads(size, augment)
+
+
+@AUGMENT.entry("albumentations, 2 threads", "peer", "Affine, HorizontalFlip, Normalize")
+def albumentations(size: Size) -> Figures:
+    import albumentations as library
+    import cv2
+
+    cv2.setNumThreads(1)
+    chain = library.Compose(
+        [
+            library.Affine(
+                rotate=(-DEGREES, DEGREES),
+                translate_percent=(-MOVE, MOVE),
+                scale=SCALE,
+                interpolation=cv2.INTER_LINEAR,
+                border_mode=cv2.BORDER_REFLECT,
+                p=1,
+            ),
+            library.HorizontalFlip(p=0.5),
+            library.Normalize(tuple(MEAN / 255), tuple(STD / 255)),
+        ]
+    )
+
+    def augment(to: Any, image: Any, matrix: Any, flip: bool) -> None:
+        to[...] = chain(image=image)["image"]
+
+    return in_threads(size, augment)
+
+
+@AUGMENT.entry(KERAS, "peer", "random_transform, standardize")
+def keras(size: Size) -> Figures:
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    import scipy.ndimage  # noqa: F401  Keras needs it
+    from keras.src.legacy.preprocessing.image import ImageDataGenerator
+
+    generator = ImageDataGenerator(
+        rotation_range=DEGREES,
+        width_shift_range=MOVE,
+        height_shift_range=MOVE,
+        zoom_range=SCALE,
+        horizontal_flip=True,
+        fill_mode="reflect",
+        featurewise_center=True,
+        featurewise_std_normalization=True,
+    )
+    generator.mean, generator.std = MEAN, STD
+
+    def augment(to: Any, image: Any, matrix: Any, flip: bool) -> None:
+        to[...] = generator.standardize(generator.random_transform(image.astype(np.float32)))
 
     return in_threads(size, augment)
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -115,7 +116,7 @@ class FileSystem {
     throw Error(Code::kNotFound, "glob", "no file matches " + url);
   }
   // As list(), with their kinds, which most file systems tell without looking at each file.
-  // `folder` ends with '/'.
+  // `folder` ends with '/', or is "": the working directory.
   virtual std::vector<Entry> entries(const std::string& folder) {
     std::vector<Entry> all;
     for (std::string& name : list(folder)) {
@@ -123,6 +124,11 @@ class FileSystem {
       all.push_back({std::move(name), its, false});
     }
     return all;
+  }
+  // Nanoseconds since 1970, by the clock of its file system: when a name in this folder ("": the
+  // working directory) last appeared or vanished. nullopt: unknown. Never throws.
+  virtual std::optional<int64_t> folder_modified_ns(const std::string& folder) {
+    return (void)folder, std::nullopt;
   }
 };
 

@@ -12,6 +12,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
 #include "penstock/io/crc32c.h"
+#include "penstock/io/folder_index.h"
 
 namespace penstock {
 namespace {
@@ -42,8 +43,10 @@ class Walk {
     if (progress_ != nullptr) progress_->reached(seen_, folder);
     std::vector<FileSystem::Entry> entries = files_.entries(folder + "/");
     std::erase_if(entries, [](const FileSystem::Entry& entry) { return entry.name[0] == '.'; });
-    std::sort(entries.begin(), entries.end(),
-              [](const auto& a, const auto& b) { return a.name < b.name; });
+    const auto in_order = [](const auto& a, const auto& b) { return a.name < b.name; };
+    if (!std::is_sorted(entries.begin(), entries.end(), in_order)) {
+      std::sort(entries.begin(), entries.end(), in_order);
+    }
     seen_ += entries.size();
     return entries;
   }
@@ -62,11 +65,15 @@ class Walk {
                       "; does a link lead back? follow_links=False follows none");
     }
     for (const FileSystem::Entry& entry : sorted_entries(folder)) {
-      const std::string path = folder + "/" + entry.name;
-      if (enters(entry)) {
+      const bool enter = enters(entry);
+      if (!enter && (entry.kind != FileSystem::Kind::kFile || !wanted(entry.name))) continue;
+      std::string path;
+      path.reserve(folder.size() + 1 + entry.name.size());
+      path.append(folder).append("/").append(entry.name);
+      if (enter) {
         add(path, depth + 1, found);
-      } else if (entry.kind == FileSystem::Kind::kFile && wanted(entry.name)) {
-        found.push_back(path);
+      } else {
+        found.push_back(std::move(path));
       }
     }
   }
@@ -126,6 +133,14 @@ std::shared_ptr<const FileListing> FileListing::Builder::finish() {
 std::shared_ptr<const FileListing> list_image_folder(FileSystem& files, const std::string& root,
                                                      const ImageFolderQuery& query,
                                                      Progress* progress) {
+  if (query.keep_folders) {
+    ImageFolderQuery plain = query;
+    plain.keep_folders = false;
+    FolderIndex index(files, root);
+    auto listing = list_image_folder(index, root, plain, progress);
+    index.store();
+    return listing;
+  }
   if (files.kind(root) != FileSystem::Kind::kFolder) {
     throw Error(Code::kNotFound, kImageFolder, "no such folder: " + root);
   }
@@ -155,10 +170,11 @@ std::shared_ptr<const FileListing> list_image_folder(FileSystem& files, const st
     all += found.size();
   }
   if (all == 0) {
-    throw Error(Code::kNotFound, kImageFolder,
-                "no image in the folders of " + root +
-                    (query.include.empty() ? ": no .jpg, .jpeg or .png; include takes other names"
-                                           : " is named " + query.include));
+    throw Error(
+        Code::kNotFound, kImageFolder,
+        "no image in the folders of " + root +
+            (query.include.empty() ? ": no .jpg, .png or the like; include takes other names"
+                                   : " is named " + query.include));
   }
   return listing.finish();
 }

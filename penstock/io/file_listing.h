@@ -73,6 +73,9 @@ struct ImageFolderQuery {
   uint64_t seed = 0;
   std::string include = {};  // a pattern of names, as of a shell; "": images that are decoded
   bool follow_links = false;
+  // What the folders list is stored beside the root, and only folders that changed are listed again
+  // (folder_index.h).
+  bool keep_folders = false;
 };
 
 // The images in the folders of `root`, at any depth. A folder of it is a class, whose number is the

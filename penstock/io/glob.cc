@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "penstock/base/error.h"
+#include "penstock/io/folder_index.h"
 #include "penstock/io/remote_files.h"
 #include "penstock/io/sidecar_index.h"
 
@@ -16,42 +17,62 @@ namespace {
 
 bool is_pattern(std::string_view text) { return text.find_first_of("*?[") != text.npos; }
 
+// A path that a pattern leads to. The kind of a name that was not listed is unknown.
+struct Found {
+  std::string path;
+  std::optional<FileSystem::Kind> kind;
+};
+
 // Replaces each folder in `found` by the names in it that match `component`.
-std::vector<std::string> descend(FileSystem& files, const std::vector<std::string>& found,
-                                 const std::string& component) {
-  std::vector<std::string> next;
-  for (const std::string& folder : found) {
+std::vector<Found> descend(FileSystem& files, const std::vector<Found>& found,
+                           const std::string& component) {
+  std::vector<Found> next;
+  for (const Found& folder : found) {
     if (!is_pattern(component)) {
-      next.push_back(folder + component);
+      next.push_back({folder.path + component, std::nullopt});
       continue;
     }
-    for (const std::string& name : files.list(folder)) {
-      if (fnmatch(component.c_str(), name.c_str(), FNM_PERIOD) == 0) next.push_back(folder + name);
+    for (FileSystem::Entry& entry : files.entries(folder.path)) {
+      if (fnmatch(component.c_str(), entry.name.c_str(), FNM_PERIOD) != 0) continue;
+      next.push_back({folder.path + entry.name, entry.kind});
     }
   }
   return next;
 }
 
 std::vector<std::string> matches(FileSystem& files, const std::string& pattern) {
-  std::vector<std::string> found{""};
+  std::vector<Found> found{{"", std::nullopt}};
   size_t begin = 0;
   while (true) {
     const size_t slash = pattern.find('/', begin);
     found = descend(files, found, pattern.substr(begin, slash - begin));
     if (slash == pattern.npos) break;
-    for (std::string& folder : found) folder += '/';
+    std::erase_if(found, [](const Found& each) { return each.kind == FileSystem::Kind::kFile; });
+    for (Found& folder : found) folder.path += '/';
     begin = slash + 1;
   }
-  std::erase_if(found, [&](const std::string& path) {
-    return path.ends_with(kIndexSuffix) || files.kind(path) != FileSystem::Kind::kFile;
-  });
-  std::sort(found.begin(), found.end());
+  std::vector<std::string> paths;
+  for (Found& each : found) {
+    if (each.path.ends_with(kIndexSuffix)) continue;
+    if ((each.kind ? *each.kind : files.kind(each.path)) != FileSystem::Kind::kFile) continue;
+    paths.push_back(std::move(each.path));
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// The same, through the index of the folder in front of the first wildcard.
+std::vector<std::string> kept_matches(FileSystem& files, const std::string& pattern) {
+  const size_t slash = pattern.rfind('/', pattern.find_first_of("*?["));
+  FolderIndex index(files, slash == pattern.npos ? "" : pattern.substr(0, slash + 1));
+  std::vector<std::string> found = matches(index, pattern);
+  index.store();
   return found;
 }
 
 }  // namespace
 
-std::vector<std::string> glob(FileSystem& files, const Paths& paths) {
+std::vector<std::string> glob(FileSystem& files, const Paths& paths, bool keep_folders) {
   if (paths.patterns.empty()) throw Error(Code::kInvalidArgument, "glob", "no file is given");
   std::vector<std::string> all;
   for (const std::string& pattern : paths.patterns) {
@@ -69,7 +90,8 @@ std::vector<std::string> glob(FileSystem& files, const Paths& paths) {
       all.push_back(pattern);
       continue;
     }
-    std::vector<std::string> found = matches(files, pattern);
+    std::vector<std::string> found =
+        keep_folders ? kept_matches(files, pattern) : matches(files, pattern);
     if (found.empty()) throw Error(Code::kNotFound, "glob", "no file matches " + pattern);
     all.insert(all.end(), found.begin(), found.end());
   }

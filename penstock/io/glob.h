@@ -24,9 +24,12 @@ struct Paths {
 // meant. The braces of a URL are expanded, and its pattern is matched by FileSystem::match_url().
 // Any thread.
 //
+// `keep_folders`: what the folders of a pattern list is stored beside the folder in front of its
+// first wildcard, and only folders that changed are listed again (folder_index.h).
+//
 // Error kNotFound: a path does not exist, or a pattern has no match; kInvalidArgument: an empty
 // list.
-std::vector<std::string> glob(FileSystem& files, const Paths& paths);
+std::vector<std::string> glob(FileSystem& files, const Paths& paths, bool keep_folders = false);
 
 // The same paths with their braces expanded, as a shell does: `{a,b}` into each of its parts,
 // `{000..127}` into numbers (with as many digits as written, if one begins with 0) up or down.

@@ -202,6 +202,10 @@ class FileMapping {
   uint64_t bytes_ = 0;
 };
 
+int64_t modified_ns_of(const struct stat& found) {
+  return int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec;
+}
+
 class PosixFile final : public TimestampedFile {
  public:
   PosixFile(std::string path, os::Fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
@@ -214,10 +218,7 @@ class PosixFile final : public TimestampedFile {
     return {static_cast<uint64_t>(found.st_dev), static_cast<uint64_t>(found.st_ino)};
   }
 
-  int64_t modified_ns() override {
-    const timespec time = look().st_mtim;
-    return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-  }
+  int64_t modified_ns() override { return modified_ns_of(look()); }
 
   void read(std::span<const Segment> segments) override {
     std::array<std::byte, kGap> skipped;
@@ -362,7 +363,8 @@ class PosixFileSystem final : public FileSystem {
   std::vector<Entry> entries(const std::string& folder) override {
     if (is_url(folder)) return remote_files(folder).list(folder);
     std::vector<Entry> all;
-    std::unique_ptr<DIR, int (*)(DIR*)> open_folder(opendir(folder.c_str()), closedir);
+    const char* const opened = folder.empty() ? "." : folder.c_str();
+    std::unique_ptr<DIR, int (*)(DIR*)> open_folder(opendir(opened), closedir);
     if (open_folder == nullptr) return all;
     while (const dirent* entry = readdir(open_folder.get())) {
       const std::string_view name = entry->d_name;
@@ -379,6 +381,13 @@ class PosixFileSystem final : public FileSystem {
       all.push_back(std::move(found));
     }
     return all;
+  }
+
+  std::optional<int64_t> folder_modified_ns(const std::string& folder) override {
+    struct stat found {};
+    if (is_url(folder) || stat(folder.empty() ? "." : folder.c_str(), &found) != 0) return {};
+    if (!S_ISDIR(found.st_mode)) return {};
+    return modified_ns_of(found);
   }
 };
 

@@ -79,21 +79,43 @@ inline void fetch_row(const std::byte* row, size_t lines) {
 }
 
 // kBytes: the length of rows at compile time, for lengths where the call of memcpy costs more than
-// the copy; 0: `row_bytes`.
-template <size_t kBytes>
-void gather(std::byte* dst, const std::byte* src, size_t row_bytes, size_t row_stride,
-            const uint64_t* indices, size_t count) {
+// the copy; 0: `row_bytes`. `row_at`: the address of a row.
+template <size_t kBytes, class RowAt>
+void gather(std::byte* dst, size_t row_bytes, size_t count, RowAt row_at) {
   size_t bytes = kBytes != 0 ? kBytes : row_bytes;
   size_t ahead = std::clamp<size_t>(kAheadBytes / std::max<size_t>(bytes, 1), 2, 32);
   size_t lines = std::min((bytes + kLine - 1) / kLine, kLinesFetched);
   ahead = std::min(ahead, count);
-  for (size_t i = 0; i < ahead; ++i) fetch_row(src + indices[i] * row_stride, lines);
+  for (size_t i = 0; i < ahead; ++i) fetch_row(row_at(i), lines);
   for (size_t i = 0; i < count; ++i) {
-    if (i + ahead < count) fetch_row(src + indices[i + ahead] * row_stride, lines);
+    if (i + ahead < count) fetch_row(row_at(i + ahead), lines);
     if (bytes > kShortRow && i + kRowsFetchedOfDestination < count) {
       fetch_row(dst + (i + kRowsFetchedOfDestination) * bytes, lines);
     }
-    std::memcpy(dst + i * bytes, src + indices[i] * row_stride, bytes);
+    std::memcpy(dst + i * bytes, row_at(i), bytes);
+  }
+}
+
+template <class RowAt>
+void gather_any(std::byte* to, size_t row_bytes, size_t count, RowAt row_at) {
+  if (row_bytes == 0) return;
+  if (row_bytes >= kStreamFrom) {
+    for (size_t i = 0; i < count; ++i) copy_stream(to + i * row_bytes, row_at(i), row_bytes);
+    return;
+  }
+  switch (row_bytes) {
+    case 1:
+      return gather<1>(to, row_bytes, count, row_at);
+    case 2:
+      return gather<2>(to, row_bytes, count, row_at);
+    case 4:
+      return gather<4>(to, row_bytes, count, row_at);
+    case 8:
+      return gather<8>(to, row_bytes, count, row_at);
+    case 16:
+      return gather<16>(to, row_bytes, count, row_at);
+    default:
+      return gather<0>(to, row_bytes, count, row_at);
   }
 }
 
@@ -119,29 +141,13 @@ void copy_stream(void* dst, const void* src, size_t bytes) {
 
 void gather_rows(void* dst, const void* src_base, size_t row_bytes, size_t row_stride,
                  const uint64_t* indices, size_t count) {
-  auto* to = static_cast<std::byte*>(dst);
   const auto* from = static_cast<const std::byte*>(src_base);
-  if (row_bytes == 0) return;
-  if (row_bytes >= kStreamFrom) {
-    for (size_t i = 0; i < count; ++i) {
-      copy_stream(to + i * row_bytes, from + indices[i] * row_stride, row_bytes);
-    }
-    return;
-  }
-  switch (row_bytes) {
-    case 1:
-      return gather<1>(to, from, row_bytes, row_stride, indices, count);
-    case 2:
-      return gather<2>(to, from, row_bytes, row_stride, indices, count);
-    case 4:
-      return gather<4>(to, from, row_bytes, row_stride, indices, count);
-    case 8:
-      return gather<8>(to, from, row_bytes, row_stride, indices, count);
-    case 16:
-      return gather<16>(to, from, row_bytes, row_stride, indices, count);
-    default:
-      return gather<0>(to, from, row_bytes, row_stride, indices, count);
-  }
+  gather_any(static_cast<std::byte*>(dst), row_bytes, count,
+             [=](size_t i) { return from + indices[i] * row_stride; });
+}
+
+void gather_rows(void* dst, const std::byte* const* rows, size_t row_bytes, size_t count) {
+  gather_any(static_cast<std::byte*>(dst), row_bytes, count, [=](size_t i) { return rows[i]; });
 }
 
 void copy_byteswapped(void* dst, const void* src, size_t bytes, size_t number) {

@@ -310,20 +310,22 @@ void bind_sources(nb::class_<Dataset>& dataset) {
       .def_static("hdf5", &hdf5)
       .def_static(
           "files",
-          [](const FilePaths& paths, std::optional<std::vector<int64_t>> labels) {
-            return Dataset::files(names_of(paths), std::move(labels));
+          [](const FilePaths& paths, std::optional<std::vector<int64_t>> labels,
+             const std::string& index) {
+            return Dataset::files(names_of(paths), std::move(labels), index);
           },
-          nb::arg(), nb::arg().none())
+          nb::arg(), nb::arg().none(), nb::arg())
       .def_static(
           "image_folder",
           [](const std::filesystem::path& root, const FilePaths& classes,
              std::optional<double> validation_split, std::string subset, uint64_t seed,
-             const std::filesystem::path& include, bool follow_links) {
+             const std::filesystem::path& include, bool follow_links, std::string index) {
             return Dataset::image_folder(
                 root, {names_of(classes), validation_split, std::move(subset), seed,
-                       include.string(), follow_links});
+                       include.string(), follow_links, std::move(index)});
           },
-          nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
+          nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+          nb::arg())
       .def_static("concatenate", nb::overload_cast<std::vector<Dataset>>(&Dataset::concatenate));
 }
 

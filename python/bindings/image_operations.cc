@@ -219,6 +219,10 @@ void bind_image_operations(nb::module_& m) {
               warp_options(fill, value, sampling, "image.trivial_augment_wide"),
               fields_of(std::move(fields))));
         });
+  m.def("image_sanitize_boxes", [](std::string boxes, Names labels, float size, float area) {
+    return mutable_image_op(
+        image::sanitize_boxes({std::move(boxes), std::move(labels), size, area}));
+  });
   m.def("image_gaussian_blur", [](int size, std::array<double, 2> sigma, Names fields) {
     return mutable_image_op(image::gaussian_blur(size, {sigma[0], sigma[1]}, std::move(fields)));
   });

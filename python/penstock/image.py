@@ -64,6 +64,7 @@ __all__ = [
     "random_resized_crop",
     "resize",
     "rot90",
+    "sanitize_boxes",
     "sharpness",
     "solarize",
     "to_chw",
@@ -482,6 +483,45 @@ def perspective(
         *_fill(fill, name),
         string("interpolation", interpolation, name),
         _moved(fields, masks, boxes, keypoints, mask_fill, name),
+    )
+
+
+def sanitize_boxes(
+    boxes: str = "boxes",
+    labels: Others = None,
+    *,
+    min_size: float = 1.0,
+    min_area: float = 1.0,
+) -> Operation:
+    """Remove the boxes that are left without an area, as torchvision's `SanitizeBoundingBoxes`.
+
+    Operations that move pixels cut boxes at the border, and a box beyond it keeps its row. This
+    removes it, behind the last of them. What is left has a length of its own in each element:
+    `Dataset.batch` gives a `Ragged`, and `Dataset.padded_batch` an array.
+
+    Parameters
+    ----------
+    boxes : str
+        The field with the boxes: float32 ``(n, 4)``, or more columns.
+    labels : str or list of str, optional
+        Fields with a row for each box, such as its class, which are removed with it. An element
+        with another number of rows is an `InvalidArgument` at its place.
+    min_size, min_area : float
+        In pixels: narrower or lower boxes, and those of a smaller area, are removed. So are boxes
+        with a coordinate that is not-a-number.
+
+    Examples
+    --------
+    >>> cut = penstock.image.random_crop(224, 224, boxes="boxes")
+    >>> photos.map(cut).map(penstock.image.sanitize_boxes("boxes", labels="classes"))
+    """
+    name = "image.sanitize_boxes"
+    return Operation(
+        "image_sanitize_boxes",
+        leaf("boxes", boxes, name),
+        _names(labels, name),
+        real("min_size", min_size, name),
+        real("min_area", min_area, name),
     )
 
 

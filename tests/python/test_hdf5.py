@@ -278,6 +278,63 @@ def test_a_file_that_cannot_be_opened_is_an_error_with_its_name(tmp_path):
         Dataset.hdf5(tmp_path / "cut.h5", "x")
 
 
+def test_a_filter_that_is_not_installed_is_named(tmp_path):
+    path = tmp_path / "x.h5"
+
+    def make(skipped):
+        with h5py.File(path, "w") as file:
+            create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            create.set_chunk((4, 3))
+            create.set_filter(32001, h5py.h5z.FLAG_OPTIONAL, (1, 2))
+            space = h5py.h5s.create_simple((8, 3))
+            data = h5py.h5d.create(file.id, b"X", h5py.h5t.NATIVE_INT32, space, create)
+            for row in (0, 4):
+                values = np.arange(row * 3, row * 3 + 12, dtype="i4")
+                data.write_direct_chunk((row, 0), values.tobytes(), skipped)
+
+    make(skipped=0)
+    why = r"x\.h5: '/X' is compressed by HDF5's filter 32001, which is not installed.*hdf5plugin"
+    with pytest.raises(penstock.InvalidArgument, match=why):
+        Dataset.hdf5(path, "X")
+    make(skipped=1)  # an optional filter that the writer did not have, either
+    assert np.array_equal(np.stack(list(Dataset.hdf5(path, "X"))), np.arange(24).reshape(8, 3))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_any_changed_bytes_are_typed_errors_or_rows(tmp_path):
+    """Of h5py's part, which finds the data sets, and of the engine's."""
+    more = {"chunks": (4, 3), "compression": "gzip", "shuffle": True, "fletcher32": True}
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("X", data=np.arange(60, dtype="i4").reshape(20, 3), **more)
+        file["Y"] = np.arange(20)
+        file.create_dataset("text", data=[b"ab"] * 20)
+    whole = (tmp_path / "x.h5").read_bytes()
+    random = np.random.default_rng(0)
+    kinds = set()
+    for number in range(150):
+        damaged = bytearray(whole)
+        for at in random.integers(0, len(whole), 3):
+            damaged[at] = random.integers(256)
+        if number % 5 == 0:
+            del damaged[random.integers(len(whole)) :]
+        path = tmp_path / f"{number}.h5"
+        path.write_bytes(damaged)
+        for names in (("X", "Y"), ("text",)):
+            try:
+                dataset = Dataset.hdf5(path, names)
+            except penstock.Error as error:
+                kinds.add(type(error))
+                continue
+            with dataset.on_error("skip").build(workers=0) as feed:
+                count = len(list(feed))
+                stats = feed.stats()
+            assert count + stats["skipped"] == len(dataset)
+            for _, _, reason in stats["losses"]:
+                assert str(path) in reason
+        path.unlink()
+    assert penstock.DataLoss in kinds
+
+
 def test_blocks_of_a_shuffle_are_the_chunks(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("x", data=np.arange(95), chunks=(10,), compression="gzip")
@@ -290,3 +347,29 @@ def test_blocks_of_a_shuffle_are_the_chunks(tmp_path):
     assert list(dict.fromkeys(chunks)) != list(range(10))
     with pytest.raises(penstock.InvalidArgument, match="no blocks of its own"):
         list(Dataset.hdf5(tmp_path / "x.h5", "plain").shuffle(seed=2, block="auto"))
+
+
+def test_blocks_stay_behind_what_cuts_and_joins(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(95), chunks=(10,), compression="gzip")
+        file.create_dataset("y", data=np.arange(95, 120), chunks=(7,), compression="gzip")
+    x, y = (Dataset.hdf5(tmp_path / "x.h5", name) for name in "xy")
+    chunk_of = np.concatenate([np.arange(95) // 10, 10 + np.arange(25) // 7])
+    cut = {
+        "skip": (x.skip(13), range(13, 95)),
+        "take": (x.take(42), range(42)),
+        "to the end of a chunk": (x.skip(20).take(30), range(20, 50)),
+        "nothing": (x.take(0), range(0)),
+        "beyond the end": (x.skip(90).take(70), range(90, 95)),
+        "concatenate": (x.skip(3).concatenate(y.take(11)), [*range(3, 95), *range(95, 106)]),
+        "map": (x.take(42).map(penstock.cast("int32")), range(42)),
+        "empty parts": (x.take(0).concatenate(y).concatenate(x.skip(95)), range(95, 120)),
+    }
+    for name, (chain, rows) in cut.items():
+        order = np.array(list(chain.shuffle(seed=3, block="auto")), int)
+        assert sorted(order) == list(rows), name
+        chunks = chunk_of[order]
+        assert np.count_nonzero(np.diff(chunks)) == max(len(set(chunks)) - 1, 0), name
+    for chain in (x.shard(0, 2), x.shuffle(seed=1), x.concatenate(Dataset.range(5))):
+        with pytest.raises(penstock.InvalidArgument, match="but before shard and other shuffles"):
+            list(chain.shuffle(block="auto"))

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import penstock
-from contract import PROCESSES, THREADS, each
+from contract import INLINE, PROCESSES, THREADS, each, options
 from image_files import encoded, picture
 from penstock import Dataset, image
 
@@ -261,6 +261,99 @@ def test_any_number_of_boxes_and_what_has_no_place():
     assert made[1]["boxes"][0].tolist() == [20, 20, 20, 20]  # beyond: no area
     batch = next(iter(data.padded_batch(3)))
     assert batch["boxes"].shape == (3, 7, 4)
+
+
+SIZES = [(0, 0), (30, 0), (0.5, 30), (1, 1), (0.9, 0.9), (2, 8), (5, 3), (40, 30)]
+
+
+@pytest.mark.parametrize("least", [{}, {"min_size": 0}, {"min_size": 4}, {"min_area": 16}])
+def test_boxes_without_an_area_are_removed(least):
+    """The rule of torchvision.transforms.v2.functional.sanitize_bounding_boxes."""
+    boxes = np.array([[2, 3, 2 + width, 3 + height] for width, height in SIZES], np.float32)
+    classes = np.arange(len(SIZES))
+    one = {"image": picture(WIDTH, HEIGHT), "boxes": boxes, "classes": classes, "id": 7}
+    (made,) = Dataset.items([one]).map(image.sanitize_boxes(labels="classes", **least))
+    sizes = np.array(SIZES)
+    kept = (sizes >= max(least.get("min_size", 1), 1e-9)).all(1)
+    kept &= sizes.prod(1) >= least.get("min_area", 1)
+    assert np.array_equal(made["boxes"], boxes[kept])
+    assert np.array_equal(made["classes"], classes[kept])
+    assert made["id"] == 7
+
+
+@each((INLINE, THREADS, PROCESSES), ())
+def test_boxes_that_a_crop_leaves_out_are_removed_in_batches(mode):
+    random = np.random.default_rng(3)
+    elements = []
+    for count in (0, 1, 7, 4, 9, 2):
+        boxes = some_boxes(count)[:, :4].astype(np.float32)
+        extra = np.concatenate([boxes, np.arange(count, dtype=np.float32)[:, None]], 1)
+        elements.append(
+            {
+                "image": picture(WIDTH, HEIGHT),
+                "boxes": extra,
+                "classes": random.integers(0, 9, count).astype(np.int32),
+                "weights": random.random((count, 2)),
+            }
+        )
+    cut = Dataset.items(elements).map(image.random_crop(12, 12, boxes="boxes"))
+    sane = cut.map(image.sanitize_boxes(labels=["classes", "weights"]))
+    plain = list(cut)
+    assert any(len(e["boxes"]) != len(s["boxes"]) for e, s in zip(plain, sane, strict=True))
+    with sane.batch(4).build(**options(mode)) as feed:
+        batches = list(feed)
+    rows = [
+        {field: batch[field][i] for field in ("boxes", "classes", "weights")}
+        for batch in batches
+        for i in range(len(batch["image"]))
+    ]
+    for before, after in zip(plain, rows, strict=True):
+        sides = before["boxes"][:, 2:4] - before["boxes"][:, :2]
+        kept = (sides >= 1).all(1)
+        for field in after:
+            assert np.array_equal(after[field], before[field][kept])
+    padded = next(iter(sane.padded_batch(6)))
+    most = max(len(row["boxes"]) for row in rows)
+    assert padded["boxes"].shape == (6, most, 5)
+    assert padded["classes"].shape == (6, most)
+
+
+def test_moves_may_follow_what_was_removed():
+    one = {"image": picture(WIDTH, HEIGHT), "boxes": np.array([[0, 0, 9, 9], [5, 5, 5, 9]], "f4")}
+    chain = Dataset.items([one]).map(image.sanitize_boxes())
+    (made,) = chain.map(image.random_flip(1, 0, boxes="boxes"))
+    assert np.asarray(made["boxes"]).tolist() == [[WIDTH - 9, 0, WIDTH, 9]]
+    nan = {**one, "boxes": np.array([[0, 0, np.nan, 9]], "f4")}
+    assert [len(e["boxes"]) for e in Dataset.items([nan]).map(image.sanitize_boxes())] == [0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "arguments", "why"),
+    [
+        ({}, {"labels": "class"}, "there is no field 'class'"),
+        ({}, {"boxes": "classes"}, r"'classes' is int64 \(2,\); boxes are float32"),
+        ({}, {"labels": "boxes"}, "'boxes' is named twice"),
+        ({"classes": np.arange(3)}, {"labels": "classes"}, "with a row for each box"),
+        ({"classes": b"ab"}, {"labels": "classes"}, "with a row for each box"),
+        ({"classes": 5}, {"labels": "classes"}, "with a row for each box"),
+        ({}, {"min_size": -1}, "min_size and min_area are numbers from 0 on"),
+        ({}, {"min_area": float("nan")}, "min_area"),
+    ],
+)
+def test_boxes_that_cannot_be_sanitized_are_refused(changed, arguments, why):
+    one = {"boxes": np.array([[0, 0, 9, 9], [5, 5, 5, 9]], "f4"), "classes": np.arange(2)}
+    with pytest.raises(penstock.InvalidArgument, match=why):
+        list(Dataset.items([{**one, **changed}]).map(image.sanitize_boxes(**arguments)))
+
+
+def test_another_number_of_labels_costs_its_element():
+    boxes = [np.zeros((n, 4), "f4") for n in (1, 2, 3)]
+    elements = [{"boxes": b, "classes": np.arange(2)} for b in boxes]
+    chain = Dataset.items(elements).map(image.sanitize_boxes(labels="classes"))
+    with chain.on_error("skip").build(workers=0) as feed:
+        assert len(list(feed)) == 1
+        reasons = [reason for _, _, reason in feed.stats()["losses"]]
+    assert ["'classes' has 2 rows for 1 boxes" in reasons[0], len(reasons)] == [True, 2]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -238,6 +239,99 @@ def test_states_name_the_listing(folder):
         state = json.loads(json.dumps(feed.state()))
     with other.build(workers=0) as feed, pytest.raises(penstock.InvalidArgument):
         feed.restore(state)
+
+
+def make_old(folder):
+    """Folders that changed long ago: a recent change is not kept."""
+    for path, _, _ in os.walk(folder, followlinks=True):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+
+
+def test_the_listing_is_kept_beside_the_folder(folder):
+    root = folder / "root"
+    root.mkdir()
+    for name in ("cat", "dog", "bird"):
+        (folder / name).rename(root / name)
+    make_old(root)
+    dataset = Dataset.image_folder(root, index="beside")
+    wanted = listed(Dataset.image_folder(root))
+    assert listed(dataset) == wanted
+    kept = folder / "root.penstock-index"
+    assert kept.stat().st_size < sum(map(len, wanted))
+    # What is not listed again is what was kept: a name that nobody saw.
+    (root / "dog" / "new.jpg").write_bytes(b"new")
+    os.utime(root / "dog", (1_000_000_000, 1_000_000_000))
+    assert listed(Dataset.image_folder(root, index="beside")) == wanted
+    # Another time, and the folder is listed: it alone, and other queries see it too.
+    (root / "cat" / "new.jpg").write_bytes(b"new")
+    os.utime(root / "cat", (1_000_000_000, 1_000_000_000))
+    os.utime(root / "dog", (1_000_000_001, 1_000_000_001))
+    for _ in range(2):
+        names = [
+            os.path.relpath(path, root)
+            for path in listed(Dataset.image_folder(root, index="beside"))
+        ]
+        assert "dog/new.jpg" in names
+        assert "cat/new.jpg" not in names
+    dogs = Dataset.image_folder(root, ["dog"], include="new*", index="beside")
+    assert listed(dogs) == [str(root / "dog" / "new.jpg")]
+    split = {"validation_split": 0.2, "index": "beside"}
+    parts = [Dataset.image_folder(root, subset=s, **split) for s in ("training", "validation")]
+    assert sum(map(len, parts)) == 76
+    kept.write_bytes(b"PSTKDIR1 damaged")
+    assert len(Dataset.image_folder(root, index="beside")) == 77
+    assert kept.stat().st_size > 100
+
+
+def test_a_folder_that_has_just_changed_is_not_kept(folder):
+    """Its next change may have the same time."""
+    root = folder / "dog"
+    for i in range(20):
+        (root / "more" / f"new{i}.jpg").write_bytes(b"")
+        assert len(Dataset.image_folder(root, index="beside")) == 5 + i + 1
+
+
+def test_patterns_keep_the_listing_of_the_folder_before_them(folder, monkeypatch):
+    make_old(folder)
+    monkeypatch.chdir(folder)
+    plain = listed(Dataset.files("*/*.jpg"))
+    assert plain
+    assert listed(Dataset.files("*/*.jpg", index="beside")) == plain
+    assert (folder.parent / f"{folder.name}.penstock-index").exists()
+    assert listed(Dataset.files(["dog/*.jpg"], index="beside")) == [p for p in plain if "dog" in p]
+    assert (folder / "dog.penstock-index").exists()
+    (folder / "cat" / "new.jpg").write_bytes(b"")
+    os.utime(folder / "cat", (1_000_000_000, 1_000_000_000))
+    assert listed(Dataset.files("*/*.jpg", index="beside")) == plain
+    (folder / "cat" / "newer.jpg").write_bytes(b"")
+    assert len(listed(Dataset.files("*/*.jpg", index="beside"))) == len(plain) + 2
+    assert len(Dataset.image_folder(".", index="beside")) == 77
+    with pytest.raises(penstock.InvalidArgument, match="index is 'here'; give 'beside'"):
+        Dataset.image_folder(folder, index="here")
+    with pytest.raises(penstock.InvalidArgument, match="index is True"):
+        Dataset.files("*/*.jpg", index=True)
+
+
+def test_a_read_only_place_only_costs_the_time(folder):
+    make_old(folder)
+    (folder / "dog.penstock-index").mkdir()
+    for _ in range(2):
+        assert len(Dataset.image_folder(folder / "dog", index="beside")) == 5
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_files_are_listed_in_a_second(tmp_path):
+    root = tmp_path / "root"
+    for name in range(100):
+        (root / f"class{name:03}").mkdir(parents=True)
+        for i in range(1000):
+            os.mknod(root / f"class{name:03}" / f"{i:05}.jpg")
+    make_old(root)
+    for how in ({}, {"index": "beside"}, {"index": "beside"}):
+        begin = time.perf_counter()
+        assert len(Dataset.image_folder(root, **how)) == 100_000
+        assert time.perf_counter() - begin < 5  # 0.1 measured; others use the machine
+    assert (tmp_path / "root.penstock-index").stat().st_size < 1_000_000
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import pickle
 import shutil
@@ -248,11 +249,21 @@ def test_stored_blocks_are_the_same_for_any_workers_and_behind_maps(tmp_path, mo
     check_checkpoints(lambda **more: chain.build(**{"use_multiprocessing": False, **more}))
 
 
+def test_blocks_stay_behind_skip_and_take(tmp_path):
+    dataset, _ = grouped(tmp_path, (5, 7, 3))
+    rows = [int(e["n"]) for e in dataset]
+    cut = dataset.skip(2).take(11).shuffle(seed=1, block="auto")
+    order = [int(e["n"]) for e in cut]
+    assert sorted(order) == sorted(rows[2:13])
+    groups = [sum(rows.index(n) >= end for end in (5, 12)) for n in order]
+    assert sum(a != b for a, b in itertools.pairwise(groups)) == 2
+
+
 def test_blocks_of_a_source_without_any_are_an_error(tmp_path):
     with pytest.raises(InvalidArgument, match=r"no blocks of its own.*give block a number"):
         list(Dataset.range(9).shuffle(seed=1, block="auto"))
     with pytest.raises(InvalidArgument, match="no blocks of its own"):
-        list(grouped(tmp_path, (5, 5))[0].skip(1).shuffle(seed=1, block="auto"))
+        list(grouped(tmp_path, (5, 5))[0].shard(0, 2).shuffle(seed=1, block="auto"))
     with pytest.raises(InvalidArgument, match="block is 'rows'"):
         Dataset.range(9).shuffle(seed=1, block="rows")
     empty, _ = grouped(tmp_path, ())

@@ -56,8 +56,9 @@ Dataset Dataset::hdf5(std::string path, std::vector<std::pair<std::string, Chunk
   return Dataset(nodes::hdf5(std::move(path), std::move(fields), options));
 }
 
-Dataset Dataset::files(const Paths& paths, std::optional<std::vector<int64_t>> labels) {
-  return Dataset(nodes::files(paths, std::move(labels)));
+Dataset Dataset::files(const Paths& paths, std::optional<std::vector<int64_t>> labels,
+                       const std::string& index) {
+  return Dataset(nodes::files(paths, std::move(labels), index));
 }
 Dataset Dataset::image_folder(const std::string& root, const ImageFolderOptions& options) {
   return Dataset(nodes::image_folder(root, options));

@@ -65,7 +65,8 @@ class Dataset {
   static Dataset tar(const Paths& paths, const TarOptions& options = {});
 
   // Whole files: {bytes, path}, with labels {bytes, path, label}; see nodes::files.
-  static Dataset files(const Paths& paths, std::optional<std::vector<int64_t>> labels = {});
+  static Dataset files(const Paths& paths, std::optional<std::vector<int64_t>> labels = {},
+                       const std::string& index = {});
   // The images in a folder's folders: {image, label, path}; see nodes::image_folder.
   static Dataset image_folder(const std::string& root, const ImageFolderOptions& options = {});
   // Rows of data sets of an HDF5 file. The caller says where their chunks lie, as libhdf5 tells

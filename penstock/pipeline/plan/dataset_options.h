@@ -93,6 +93,9 @@ struct ImageFolderOptions {
   uint64_t seed = 0;
   std::string include = {};   // a pattern of files' names; "": those of formats that are decoded
   bool follow_links = false;  // to folders; links to files always are
+  // "beside": what the folders list is stored in `<root>.penstock-index`, and only folders that
+  // changed are listed again.
+  std::string index = {};
 };
 
 struct ArrowOptions {

@@ -15,8 +15,8 @@
 namespace penstock {
 namespace {
 
-// Rows whose copy is announced to the processor while earlier ones are copied.
-constexpr size_t kAhead = 8;
+// Rows that are copied at a time. The first ones of each time wait for the memory.
+constexpr size_t kTogether = 512;
 
 Error invalid_source(const std::string& why) { return {Code::kInvalidArgument, "arrow", why}; }
 
@@ -62,31 +62,18 @@ class Arrow : public Indexed, public MemoryRows {
   void copy(std::span<const uint64_t> positions, const BlockLayout& layout, std::byte* block,
             uint64_t row) const override {
     ArrowElements::Finder finder(data_->elements);
-    std::array<Place, Chunk::kRows> places;
-    std::array<uint64_t, Chunk::kRows> inside;
+    std::array<Place, kTogether> places;
+    std::array<const std::byte*, kTogether> rows;
     while (!positions.empty()) {
-      const size_t count = std::min<size_t>(positions.size(), Chunk::kRows);
-      bool one_chunk = true;
-      for (size_t i = 0; i < count; ++i) {
-        places[i] = finder.find(data_->row(positions[i]));
-        inside[i] = places[i].row;
-        one_chunk &= places[i].chunk == places[0].chunk;
-      }
+      const size_t count = std::min(positions.size(), kTogether);
+      for (size_t i = 0; i < count; ++i) places[i] = finder.find(data_->row(positions[i]));
       for (size_t leaf = 0; leaf < row_bytes_.size(); ++leaf) {
-        std::byte* to = layout.fixed().row(block, layout.fixed_place(leaf), row);
         const uint64_t bytes = row_bytes_[leaf];
-        const auto first = [&](size_t i) {
-          return data_->elements.rows(leaf, places[i].chunk).plain();
-        };
-        if (one_chunk) {
-          gather_rows(to, first(0), bytes, bytes, inside.data(), count);
-          continue;
-        }
-        const auto from = [&](size_t i) { return first(i) + places[i].row * bytes; };
         for (size_t i = 0; i < count; ++i) {
-          if (i + kAhead < count) __builtin_prefetch(from(i + kAhead));
-          if (bytes > 0) std::memcpy(to + i * bytes, from(i), bytes);
+          rows[i] = data_->elements.rows(leaf, places[i].chunk).plain() + places[i].row * bytes;
         }
+        gather_rows(layout.fixed().row(block, layout.fixed_place(leaf), row), rows.data(), bytes,
+                    count);
       }
       positions = positions.subspan(count);
       row += count;

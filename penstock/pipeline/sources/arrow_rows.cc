@@ -28,6 +28,9 @@ bool ArrowElements::plain(size_t leaf) const {
 
 ArrowElements::Place ArrowElements::Finder::find(uint64_t row) {
   if (row < begin_ || row >= ends_[chunk_]) {
+    chunk_ = first_ == 0 ? 0 : std::min<size_t>(row / first_, ends_.size() - 1);
+    begin_ = chunk_ == 0 ? 0 : ends_[chunk_ - 1];
+    if (row >= begin_ && row < ends_[chunk_]) return {chunk_, row - begin_};
     chunk_ = static_cast<size_t>(std::ranges::upper_bound(ends_, row) - ends_.begin());
     begin_ = chunk_ == 0 ? 0 : ends_[chunk_ - 1];
   }

@@ -36,11 +36,13 @@ class ArrowElements {
   // Finds the places of rows; quickly if the next row lies in the same chunk. One thread.
   class Finder {
    public:
-    explicit Finder(const ArrowElements& elements) : ends_(elements.ends_) {}
+    explicit Finder(const ArrowElements& elements)
+        : ends_(elements.ends_), first_(ends_.empty() ? 0 : ends_[0]) {}
     Place find(uint64_t row);
 
    private:
     const std::vector<uint64_t>& ends_;
+    const uint64_t first_;  // rows of the first chunk, as of most others
     size_t chunk_ = 0;
     uint64_t begin_ = 0;
   };

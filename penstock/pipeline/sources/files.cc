@@ -210,9 +210,18 @@ std::string title_of(const std::string& root, const ImageFolderOptions& options)
   return text + (options.follow_links ? ", follow_links)" : ")");
 }
 
+// Whether an option `index` asks to keep the listing.
+bool is_beside(const char* operation, const std::string& index) {
+  if (index.empty() || index == "beside") return !index.empty();
+  throw Error(Code::kInvalidArgument, operation,
+              "index '" + index + "': give 'beside', or leave it out");
+}
+
 }  // namespace
 
-Node::Ref nodes::files(Paths paths, std::optional<std::vector<int64_t>> labels) {
+Node::Ref nodes::files(Paths paths, std::optional<std::vector<int64_t>> labels,
+                       const std::string& index) {
+  const bool keep = is_beside("files", index);
   if (paths.patterns.empty()) {
     throw Error(Code::kInvalidArgument, "files", "the list of files is empty");
   }
@@ -226,8 +235,8 @@ Node::Ref nodes::files(Paths paths, std::optional<std::vector<int64_t>> labels) 
     title += ", " + std::to_string(labels->size()) + " labels: " + digits.data();
   }
   const WholeFileLeaves leaves = bytes_path_label(labels.has_value());
-  auto find = [paths = std::move(paths), labels = std::move(labels)](Builder& builder) {
-    const std::vector<std::string> found = glob(*builder.files(), paths);
+  auto find = [paths = std::move(paths), labels = std::move(labels), keep](Builder& builder) {
+    const std::vector<std::string> found = glob(*builder.files(), paths, keep);
     if (labels && labels->size() != found.size()) {
       throw Error(Code::kInvalidArgument, "files",
                   std::to_string(labels->size()) + " labels for " + std::to_string(found.size()) +
@@ -263,8 +272,13 @@ Node::Ref nodes::image_folder(std::string root, const ImageFolderOptions& option
   }
   std::string title = title_of(root, options);
   while (root.size() > 1 && root.back() == '/') root.pop_back();
-  ImageFolderQuery query{options.classes, options.validation_split, options.subset == "validation",
-                         options.seed,    options.include,          options.follow_links};
+  ImageFolderQuery query{options.classes,
+                         options.validation_split,
+                         options.subset == "validation",
+                         options.seed,
+                         options.include,
+                         options.follow_links,
+                         is_beside("image_folder", options.index)};
   auto find = [root = std::move(root), query = std::move(query)](Builder& builder) {
     return list_image_folder(*builder.files(), root, query, builder.progress());
   };

@@ -117,8 +117,9 @@ Node::Ref tar(Paths paths, const TarOptions& options);
 Node::Ref file_rows(const char* operation, std::string path, FileRowsOptions options);
 // Whole files: {bytes, path}, and with labels, one for each file, {bytes, path, label}. A file that
 // cannot be read is that element's failure: kNotFound, kSystem, kDataLoss (it became shorter).
-// Building, Errors of glob(); kInvalidArgument: another number of labels than files.
-Node::Ref files(Paths paths, std::optional<std::vector<int64_t>> labels);
+// `index` "beside": as ImageFolderOptions::index, of the folder in front of a pattern's first
+// wildcard. Building, Errors of glob(); kInvalidArgument: another number of labels than files.
+Node::Ref files(Paths paths, std::optional<std::vector<int64_t>> labels, const std::string& index);
 // The images in a folder's folders: {image, label, path}, see list_image_folder. `image` is the
 // file's bytes; failures are as those of files(). Errors: a validation_split that is not between 0
 // and 1, a subset without one, another name of a subset.

@@ -2,6 +2,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/plan/builder.h"
@@ -38,6 +39,17 @@ class Concatenate : public Indexed {
       position -= length;
     }
     return {};
+  }
+  std::vector<uint64_t> blocks() const override {
+    std::vector<uint64_t> ends;
+    uint64_t begin = 0;
+    for (const IndexedRef& input : inputs_) {
+      const std::vector<uint64_t> own = input->blocks();
+      if (own.empty() && input->length(0) > 0) return {};
+      for (uint64_t end : own) ends.push_back(begin + end);
+      begin += own.empty() ? 0 : own.back();
+    }
+    return ends;
   }
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);

@@ -318,7 +318,8 @@ PictureSpec ImageOp::result_of(const Leaf& leaf, Part part) const {
 
 void ImageOp::check_numbers(const Leaf& leaf, Part part) const {
   const int64_t least = part == Part::kBoxes ? 4 : 2;
-  const bool numbers = leaf.kind == LeafKind::kDense && leaf.dtype == DType::kFloat32;
+  const bool array = leaf.kind == LeafKind::kDense || leaf.kind == LeafKind::kRagged;
+  const bool numbers = array && leaf.dtype == DType::kFloat32;
   if (numbers && !leaf.shape.empty() && (leaf.shape.back() < 0 || leaf.shape.back() >= least)) {
     return;
   }

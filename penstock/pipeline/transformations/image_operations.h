@@ -64,6 +64,18 @@ OpRef random_affine(const AffineRanges& ranges, const WarpOptions& options = {},
 OpRef perspective(double distortion = 0.5, double p = 0.5, const WarpOptions& options = {},
                   Fields fields = {"image"});
 
+// Removes the boxes, float32 {n, 4 or more}, that an operation left without an area, as
+// torchvision's SanitizeBoundingBoxes: those narrower or lower than min_size or of a smaller area
+// than min_area, and those with a number that is not-a-number. The rows of `labels`, arrays with a
+// row for each box, are removed with them. Both become ragged. An element with another number of
+// rows than boxes fails.
+struct SanitizeOptions {
+  std::string boxes = "boxes";
+  std::vector<std::string> labels = {};
+  float min_size = 1, min_area = 1;  // in pixels; 0: of any area
+};
+OpRef sanitize_boxes(SanitizeOptions options = {});
+
 // Colours, of uint8 images with 1 to 4 channels; the last one of 2 or 4 is alpha, and stays. See
 // penstock/image/colour.h. Each is applied with the probability p.
 OpRef color_jitter(const JitterRanges& ranges, Fields fields = {"image"});

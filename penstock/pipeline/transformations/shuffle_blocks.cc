@@ -195,9 +195,11 @@ class ShuffleBlocks : public IndexMapped {
 IndexedRef of_stored_blocks(IndexedRef input, const ShuffleBlocksOptions& options) {
   auto ends = std::make_shared<const std::vector<uint64_t>>(input->blocks());
   if (ends->empty() && input->length(0) > 0) {
-    throw Error(Code::kInvalidArgument, "shuffle",
-                "what it shuffles has no blocks of its own, as the row groups of parquet and the "
-                "chunks of hdf5; put it directly behind such a source, or give block a number");
+    throw Error(
+        Code::kInvalidArgument, "shuffle",
+        "what it shuffles has no blocks of its own, as the row groups of parquet and the "
+        "compressed chunks of hdf5; put it behind such a source, or behind its take, skip, map or "
+        "concatenate, but before shard and other shuffles; or give block a number");
   }
   return std::make_shared<ShuffleBlocks<StoredBlockOrder>>(
       std::move(input), options.reshuffle, [ends, options](uint64_t, uint64_t epoch) {

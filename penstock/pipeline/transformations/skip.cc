@@ -2,6 +2,7 @@
 #include <bit>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/plan/builder.h"
@@ -23,6 +24,12 @@ class Skip : public IndexMapped {
   uint32_t map(At&, std::span<uint64_t> positions) const override {
     for (uint64_t& position : positions) position += n_;
     return static_cast<uint32_t>(positions.size());
+  }
+  std::vector<uint64_t> blocks() const override {
+    std::vector<uint64_t> ends = input()->blocks();
+    ends.erase(ends.begin(), std::ranges::upper_bound(ends, n_));
+    for (uint64_t& end : ends) end -= n_;
+    return ends;
   }
 
  private:

@@ -2,6 +2,7 @@
 #include <bit>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/plan/builder.h"
@@ -18,6 +19,14 @@ class Take : public IndexMapped {
   uint64_t length(uint64_t base) const override { return std::min(n_, input()->length(base)); }
   uint32_t map(At&, std::span<uint64_t> positions) const override {
     return static_cast<uint32_t>(positions.size());
+  }
+  std::vector<uint64_t> blocks() const override {
+    std::vector<uint64_t> ends = input()->blocks();
+    const auto cut = std::ranges::lower_bound(ends, n_);
+    if (cut == ends.end()) return ends;
+    *cut = n_;
+    ends.erase(n_ == 0 ? cut : cut + 1, ends.end());
+    return ends;
   }
 
  private:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..errors import DataLoss, InvalidArgument, NotFound, System
 from .nests import leaves_of, mapped
-from .remote import Identity, local_copy
+from .remote import Identity, local_copy, without_query
 
 __all__ = ["Hdf5Rows", "hdf5_call", "is_hdf5", "only_hdf5", "opened", "rows_of"]
 
@@ -73,9 +75,17 @@ class Hdf5Rows:
             path = self._path
             if self._identity is not None:
                 path, _ = local_copy(path, self._identity)
-            file = h5py.File(path, "r")
-            opened = self._opened = (os.getpid(), mapped(lambda name: file[name], self._names))
-        return mapped(lambda data: data[index], opened[1])
+            place = without_query(self._path)
+            file = _in_words(lambda: h5py.File(path, "r"), place, "hdf5")
+            opened = self._opened = (
+                os.getpid(),
+                mapped(lambda name: _in_words(lambda: file[name], place, "hdf5"), self._names),
+            )
+        return mapped(lambda data: self._row(data, index), opened[1])
+
+    def _row(self, data: Any, index: int) -> Any:
+        place = f"{without_query(self._path)}: row {index} of '{data.name}'"
+        return _in_words(lambda: data[index], place, "hdf5")
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._path, self._names, self._length, self._identity
@@ -83,6 +93,22 @@ class Hdf5Rows:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._path, self._names, self._length, self._identity = state
         self._opened = None
+
+
+def _in_words(call: Callable[[], Any], place: str, operation: str, damage: str = "") -> Any:
+    """Return the result of a call of h5py, whose errors become penstock's.
+
+    `damage`: in front of what h5py says about damage; otherwise it is the place.
+    """
+    try:
+        return call()
+    except FileNotFoundError:
+        raise NotFound(f"no such file: {place}", operation) from None
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        errno = getattr(error, "errno", None)
+        if errno:
+            raise System(f"{place}: {os.strerror(errno)}", operation, errno) from None
+        raise DataLoss(f"{damage or place}: {error}", operation) from None
 
 
 def opened(file: Any, names: Any, operation: str, url: str | None = None) -> Any:
@@ -115,22 +141,18 @@ def opened(file: Any, names: Any, operation: str, url: str | None = None) -> Any
     if not isinstance(file, h5py.Group):
         path = os.fspath(file)
         place = url or os.fsdecode(path)
-        try:
-            file = h5py.File(path, "r")
-        except FileNotFoundError:
-            raise NotFound(f"no such file: {place}", operation) from None
-        except OSError as error:
-            if error.errno:
-                why = os.strerror(error.errno)
-                raise System(f"{place}: {why}", operation, error.errno) from None
-            raise DataLoss(
-                f"{place} is no HDF5 file, or its header is damaged: {error}", operation
-            ) from None
+        file = _in_words(
+            lambda: h5py.File(path, "r"),
+            place,
+            operation,
+            f"{place} is no HDF5 file, or its header is damaged",
+        )
 
     def find(name: str) -> Any:
-        found = file.get(name)
+        about = f"{url or file.file.filename}: '{name}'"
+        found = _in_words(lambda: file.get(name), about, operation)
         if not isinstance(found, h5py.Dataset):
-            there = ", ".join(sorted(file))
+            there = _in_words(lambda: ", ".join(sorted(file)), about, operation)
             raise InvalidArgument(
                 f"{url or file.file.filename} has no data set {name!r}; it has {there:.200}",
                 operation,
@@ -177,7 +199,10 @@ def hdf5_call(nest: Any, operation: str, cache_bytes: int = CACHE_BYTES) -> tupl
         return None
     if file.mode != "r":
         file.flush()
-    fields = [_field(leaf) for leaf in leaves]
+    fields = [
+        _in_words(partial(_field, leaf), f"{file.filename}: '{leaf.name}'", operation)
+        for leaf in leaves
+    ]
     if None in fields:
         return None
     path = os.path.abspath(os.fsdecode(file.filename))
@@ -190,10 +215,40 @@ def rows_of(nest: Any, copy_of: tuple[str, Identity] | None = None) -> Hdf5Rows:
     """Return the rows of open data sets of one file, read by h5py.
 
     `copy_of`: the URL, and the version, of which the file is the copy.
+
+    Raises
+    ------
+    InvalidArgument
+        Chunks are compressed by a filter that libhdf5 does not find here.
     """
     first = leaves_of(nest)[0]
+    for leaf in leaves_of(nest):
+        _check_filters(leaf, copy_of[0] if copy_of else leaf.file.filename)
     path, identity = copy_of or (os.path.abspath(os.fsdecode(first.file.filename)), None)
     return Hdf5Rows(path, mapped(lambda leaf: leaf.name, nest), int(first.shape[0]), identity)
+
+
+def _check_filters(data: Any, place: str) -> None:
+    import h5py
+
+    create = data.id.get_create_plist()
+    if create.get_layout() != h5py.h5d.CHUNKED:
+        return
+    for i in range(create.get_nfilters()):
+        number, _, _, name = create.get_filter(i)
+        if h5py.h5z.filter_avail(number):
+            continue
+        # An optional filter that was missing when the chunks were written was left out of them.
+        chunks = map(data.id.get_chunk_info, range(data.id.get_num_chunks()))
+        if all(chunk.filter_mask >> i & 1 for chunk in chunks):
+            continue
+        known = f" ({os.fsdecode(name)})" if name else ""
+        raise InvalidArgument(
+            f"{place}: '{data.name}' is compressed by HDF5's filter {number}{known}, which is not "
+            "installed here; most filters are in one package: pip install hdf5plugin, and import "
+            "hdf5plugin before this",
+            "hdf5",
+        )
 
 
 def _field(data: Any) -> tuple[Any, ...] | None:

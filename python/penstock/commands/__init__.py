@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+from ..base.remote import is_url, local_path
+
 
 class Failed(Exception):
     """Ends a command with a sentence for the user and an exit code.
@@ -26,3 +30,14 @@ def bytes_text(count: float) -> str:
             break
         count /= 1024
     return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+
+
+def size_of(path: str) -> int:
+    """The bytes of a file, or of all files in a folder."""
+    if is_url(path) or not os.path.isdir(path):
+        return os.path.getsize(local_path(path))
+    return sum(
+        os.path.getsize(os.path.join(folder, name))
+        for folder, _, names in os.walk(path)
+        for name in names
+    )

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _engine
-from ..base.remote import is_url
+from ..base.remote import is_url, without_query
 from ..errors import Error, NotFound
-from ..writers import is_parquet, is_tar
-from . import Failed
+from ..writers import is_idx, is_parquet, is_tar
+from . import Failed, size_of
 
 _REDRAWN_S = 0.1
 _INDEX = ".penstock-index"  # suffix of the files of `Dataset.tfrecord(index="beside")`
@@ -50,7 +50,7 @@ class Feature:
 
 @dataclass
 class Survey:
-    """The contents of a TFRecord file, of a tar archive of samples, or of a Parquet file."""
+    """The contents of a file of any format, or of a folder of images."""
 
     path: str
     compressed: bool = False
@@ -66,7 +66,8 @@ class Survey:
     sequences: int = 0
     others: int = 0
     features: dict[str, Feature] = field(default_factory=dict)
-    columns: dict[str, str] = field(default_factory=dict)  # of Parquet: their types
+    columns: dict[str, str] = field(default_factory=dict)  # of Parquet and arrays: their types
+    call: str = ""  # that reads arrays, or a folder of images
     row_groups: int = 0
     group_rows: int = 0  # of the largest row group
     group_bytes: int = 0  # of the largest one, decompressed
@@ -87,6 +88,7 @@ class Survey:
         for name, feature in other.features.items():
             self.features.setdefault(name, Feature()).add(feature)
         self.columns = self.columns or other.columns
+        self.call = self.call or other.call
         self.row_groups += other.row_groups
         self.group_rows = max(self.group_rows, other.group_rows)
         self.group_bytes = max(self.group_bytes, other.group_bytes)
@@ -138,6 +140,13 @@ def text_of(error: Exception) -> str:
     return str(error).removeprefix(f"{getattr(error, 'operation', '')}: ")
 
 
+def is_rows(path: str) -> bool:
+    """Whether a path names arrays (npy, npz, IDX, HDF5), or a folder of images."""
+    name = without_query(path).lower()
+    known = name.endswith((".npy", ".npz", ".h5", ".hdf5")) or is_idx(name)
+    return known or (not is_url(path) and os.path.isdir(path))
+
+
 def find(patterns: Sequence[str]) -> list[str]:
     """Return the files of paths and patterns.
 
@@ -166,6 +175,11 @@ def survey(
 
         decoding = Pass(path, decode=not features)
         return decoding, decoding.run
+    if not writers and is_rows(path):
+        from . import rows
+
+        reading = rows.Pass(path, read=not features)
+        return reading, reading.run
     progress = _engine.Progress()
     if is_tar(path):
         return progress, lambda: _engine.survey_tar(path, progress)
@@ -200,7 +214,7 @@ def copied(paths: Sequence[str], writers: Sequence[Any]) -> Iterator[Survey]:
 def _results(passes: Sequence[tuple[str, Any, Future[Any]]]) -> Iterator[Survey]:
     try:
         # The engine reads a file twice.
-        sizes = [os.path.getsize(path) for path, _, _ in passes if not is_url(path)]
+        sizes = [size_of(path) for path, _, _ in passes if not is_url(path)]
         with Bar(sum(sizes) if len(sizes) == len(passes) else 0, "B") as bar:
             for path, _, future in passes:
                 while not wait([future], timeout=_REDRAWN_S).done:
@@ -223,6 +237,7 @@ def _survey_of(path: str, found: dict[str, Any]) -> Survey:
 
 def looks_like(found: Survey) -> str:
     """Return a guess at the kind of a file without a sound record; empty: no guess."""
-    if found.records or found.compressed or not found.file_bytes or is_parquet(found.path):
+    known = is_parquet(found.path) or is_rows(found.path)
+    if found.records or found.compressed or not found.file_bytes or known:
         return ""
     return "it is not a tar archive" if is_tar(found.path) else "it is not a TFRecord file"

@@ -1,4 +1,4 @@
-"""``penstock inspect FILES``: lists the contents of TFRecord, Parquet and tar files."""
+"""``penstock inspect FILES``: lists the contents of files of any format."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _RAW_BYTES = 64
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "inspect",
-        help="say what is in TFRecord files, Parquet files and tar archives",
-        description="Says what is in TFRecord files, tar archives of samples and Parquet files: "
+        help="say what is in files of records, tables, arrays and images",
+        description="Says what is in TFRecord files, tar archives of samples, Parquet files, "
+        "arrays (npy, npz, IDX, HDF5) and folders of images: "
         "records, sizes, damage, and the features of tf.Examples with the parse_example that takes "
-        "them, the fields of samples, or the columns. Reads the files whole; of Parquet files the "
-        "footers.",
+        "them, the fields of samples, or the columns. Reads TFRecord files and archives whole; of "
+        "the others the footers and headers.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a path, or a pattern in quotes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -96,13 +97,16 @@ def line_of(found: Survey, width: int) -> str:
 
 
 def columns_of(total: Survey) -> list[str]:
-    """The columns of Parquet files, and the call that reads and shuffles them."""
+    """The columns of Parquet files and arrays, and the call that reads them."""
     width = max(len("column"), *(len(name) for name in total.columns))
+    table = [f"{name:{width}}  {kind}" for name, kind in total.columns.items()]
+    if total.call:
+        return [f"{'column':{width}}  type", *table, "", total.call]
     groups = counted(total.row_groups, "row group")
     return [
         f"{groups} of up to {total.group_rows:,} rows, {bytes_text(total.group_bytes)} decoded:",
         f"{'column':{width}}  type",
-        *(f"{name:{width}}  {kind}" for name, kind in total.columns.items()),
+        *table,
         "",
         'penstock.Dataset.parquet(...).shuffle(seed=0, block="auto", window=4)',
     ]

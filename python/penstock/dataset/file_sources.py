@@ -292,7 +292,9 @@ class FileSources(Chain):
         return _side_by_side(cls, open_npz(path_of(file, "npz")), "npz")
 
     @classmethod
-    def files(cls, files: Files, labels: Sequence[int] | None = None) -> Dataset:
+    def files(
+        cls, files: Files, labels: Sequence[int] | None = None, *, index: str | None = None
+    ) -> Dataset:
         """Whole files: ``{"bytes": bytes, "path": str}``, with labels also ``"label": int64``.
 
         Workers read the files. A file that cannot be read is a `NotFound`, `System` or `DataLoss`
@@ -304,6 +306,9 @@ class FileSources(Chain):
             As of `tfrecord`. The files are looked up when the Dataset is first built.
         labels : list or array of int, optional
             One for each file, in their order.
+        index : {None, "beside"}
+            "beside": as for `image_folder`, of the folder in front of a pattern's first wildcard:
+            ``scans.penstock-index`` of ``scans/*.png``.
 
         Examples
         --------
@@ -316,7 +321,7 @@ class FileSources(Chain):
                 integer("labels", label, -(1 << 63), operation="files")
                 for label in several("labels", labels, "integers, one for each file", "files")
             ]
-        return cls._make("files", (_paths(files, "files"), numbers))
+        return cls._make("files", (_paths(files, "files"), numbers, _index_of("files", index)))
 
     @classmethod
     def image_folder(
@@ -329,6 +334,7 @@ class FileSources(Chain):
         seed: int = 0,
         include: str | None = None,
         follow_links: bool = False,
+        index: str | None = None,
     ) -> Dataset:
         """Images in a folder of folders: ``{"image": bytes, "label": int64, "path": str}``.
 
@@ -356,6 +362,11 @@ class FileSources(Chain):
             begin with a dot are left out.
         follow_links : bool
             Enter folders that are links. Links to files are always read.
+        index : {None, "beside"}
+            "beside": what the folders list is saved in ``<root>.penstock-index``. Later runs list
+            only the folders that have changed since, by their modification time. Any `classes`,
+            `include`, split and `follow_links` share it. If it cannot be written, every run lists
+            all folders, as with None. Not for URLs.
 
         Examples
         --------
@@ -379,6 +390,7 @@ class FileSources(Chain):
                 integer("seed", seed, 0, (1 << 64) - 1, operation=operation),
                 "" if include is None else path_of(include, operation),
                 flag("follow_links", follow_links, operation),
+                _index_of(operation, index),
             ),
         )
 
@@ -565,15 +577,19 @@ def _reading(
     operation: str, files: Files, compression: str, stream: bool, *index: str | None
 ) -> tuple[Any, ...]:
     """The common arguments of the sources, checked, in the order of the engine's parameters."""
-    for given in index:
-        if given not in (None, "beside"):
-            raise InvalidArgument(f"index is {given!r}; give 'beside', or None", operation)
     return (
         _paths(files, operation),
         compression_of(compression, operation),
         bool(stream),
-        *(given or "" for given in index),
+        *(_index_of(operation, given) for given in index),
     )
+
+
+def _index_of(operation: str, index: str | None) -> str:
+    """The option `index`, checked, in the engine's form."""
+    if index not in (None, "beside"):
+        raise InvalidArgument(f"index is {index!r}; give 'beside', or None", operation)
+    return index or ""
 
 
 def _column(name: str, what: Any) -> tuple[str, str, bytes | None]:

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -35,7 +36,7 @@ class MemoryFiles : public FileSystem {
   }
   void remove(const std::string& path) {  // open ones stay readable
     std::lock_guard lock(mutex_);
-    contents_.erase(path);
+    if (contents_.erase(path) > 0) folder_changes(path);
   }
   std::atomic<int64_t>& modified_ns(const std::string& path) { return at(path)->modified_ns; }
 
@@ -67,6 +68,7 @@ class MemoryFiles : public FileSystem {
   }
 
   std::vector<std::string> list(const std::string& folder) override {
+    ++listed;
     std::vector<std::string> names;
     std::lock_guard lock(mutex_);
     for (const auto& [path, content] : contents_) {
@@ -77,6 +79,13 @@ class MemoryFiles : public FileSystem {
     return names;
   }
 
+  std::optional<int64_t> folder_modified_ns(const std::string& folder) override {
+    std::lock_guard lock(mutex_);
+    const auto found = folders_.find(folder.substr(0, folder.find_last_not_of('/') + 1));
+    return found == folders_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  std::atomic<int> listed{0};            // calls of list()
   std::atomic<int> opened{0}, reads{0};  // calls of open(), and contiguous reads
   std::atomic<int> expected{0};          // calls of File::will_need()
   size_t descriptors = SIZE_MAX;         // files that may be open
@@ -137,8 +146,23 @@ class MemoryFiles : public FileSystem {
   std::shared_ptr<Content> at(const std::string& path) {
     std::lock_guard lock(mutex_);
     std::shared_ptr<Content>& content = contents_[path];
-    if (content == nullptr) content = std::make_shared<Content>();
+    if (content == nullptr) {
+      content = std::make_shared<Content>();
+      folder_changes(path);
+    }
     return content;
+  }
+
+  // A name in the folder of `path` appeared or vanished, and perhaps that of the folder. Under the
+  // mutex.
+  void folder_changes(std::string path) {
+    bool known = false;
+    while (!known && !path.empty()) {
+      const size_t slash = path.rfind('/');
+      path.resize(slash == path.npos ? 0 : slash);
+      known = folders_.contains(path);
+      folders_[path] = ++clock_;
+    }
   }
 
   // Shared, because files may be closed after this was destroyed.
@@ -147,6 +171,7 @@ class MemoryFiles : public FileSystem {
   std::mutex mutex_;  // of the map
 
   std::map<std::string, std::shared_ptr<Content>> contents_;
+  std::map<std::string, int64_t> folders_;  // their modification times
 };
 
 }  // namespace penstock

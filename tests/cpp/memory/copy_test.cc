@@ -66,6 +66,14 @@ TEST(GatherRows, every_row_is_the_one_its_index_names) {
                     0);
         }
         ASSERT_EQ(target.back(), 0xee);
+
+        std::vector<const std::byte*> places(count);
+        for (size_t i = 0; i < count; ++i) {
+          places[i] = reinterpret_cast<const std::byte*>(source.data() + indices[i] * stride);
+        }
+        std::vector<uint8_t> same(count * row_bytes + 1, 0xee);
+        gather_rows(same.data(), places.data(), row_bytes, count);
+        ASSERT_EQ(same, target);
       }
     }
   }

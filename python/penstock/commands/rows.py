@@ -1,0 +1,144 @@
+"""Passes over files of arrays (npy, npz, IDX, HDF5) and folders of images: what a Dataset reads."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from .. import _engine
+from ..base.remote import local_path, without_query
+from ..dataset.dataset import Dataset
+from ..errors import DataLoss, InvalidArgument
+from ..writers import is_idx
+from . import size_of
+
+# Losses of one file that are listed; all are counted.
+_MOST_LISTED = 10_000
+
+
+class Pass:
+    """A pass over one file or folder, as `Survey` has its results.
+
+    Parameters
+    ----------
+    path : str
+    read : bool
+        Read every row, and decode every image. Otherwise only what a Dataset reads when it is made.
+    """
+
+    def __init__(self, path: str, read: bool) -> None:
+        self._path = path
+        self._read = read
+        self._stopped = False
+        self.bytes = 0  # twice those that were read, as of passes that read a file twice
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def run(self) -> dict[str, Any]:
+        """Make the pass.
+
+        Raises
+        ------
+        NotFound, System, InvalidArgument
+            The file cannot be read, or holds nothing that can be fed. Damage is no error.
+        """
+        size = size_of(self._path)
+        found: dict[str, Any] = {"damage": [], "features": {}, "records": 0, "file_bytes": size}
+        try:
+            dataset, found["call"] = _opened(self._path)
+            count = dataset.cardinality()
+            found["columns"] = _columns_of(dataset)
+        except DataLoss as error:
+            place = {"record": 0, "byte": 0, "bytes": size, "why": _without(self._path, error)}
+            return found | {"damage": [place], "lost_places": 1, "lost_bytes": size}
+        found["records"] = count
+        if self._read:
+            self._verify(dataset, count, found)
+        return found
+
+    def _verify(self, dataset: Dataset, count: Any, found: dict[str, Any]) -> None:
+        try:
+            with dataset.build(workers=0, on_error="skip") as feed:
+                sound = 0
+                for _ in feed:
+                    sound += 1
+                    self.bytes = int(2 * found["file_bytes"] * sound / max(count, 1))
+                    if self._stopped:
+                        return
+                stats = feed.stats()
+        except DataLoss as error:  # of the file's remaining rows
+            why = _without(self._path, error)
+            found |= {"lost_places": 1, "records": 0}
+            found["damage"].append({"record": 0, "byte": 0, "bytes": 0, "why": why})
+            return
+        found["records"] = sound
+        found["lost_places"] = stats["skipped"]
+        for _, record, why in stats["losses"][:_MOST_LISTED]:
+            found["damage"].append({"record": record, "byte": 0, "bytes": 0, "why": why})
+
+
+def _opened(path: str) -> tuple[Dataset, str]:
+    """The Dataset of a path, and the call that a user writes."""
+    name = without_query(path).lower()
+    shown = _engine.without_secrets(path)
+    if name.endswith(".npy"):
+        return Dataset.npy(path), f'penstock.Dataset.npy("{shown}")'
+    if name.endswith(".npz"):
+        return Dataset.npz(path), f'penstock.Dataset.npz("{shown}")'
+    if is_idx(without_query(path)):
+        return Dataset.idx(path), f'penstock.Dataset.idx("{shown}")'
+    return _hdf5(path, shown) if not os.path.isdir(path) else _images(path, shown)
+
+
+def _hdf5(path: str, shown: str) -> tuple[Dataset, str]:
+    """The data sets with as many rows as most have, side by side."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise InvalidArgument("HDF5 files need h5py: pip install h5py", "hdf5") from error
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def add(name: str, found: Any) -> None:
+        if isinstance(found, h5py.Dataset) and found.shape:
+            shapes[name] = found.shape
+
+    try:
+        with h5py.File(local_path(path), "r") as file:
+            file.visititems(add)
+    except (OSError, RuntimeError) as error:
+        raise DataLoss(f"{shown} is no HDF5 file, or it is damaged: {error}", "hdf5") from None
+    if not shapes:
+        raise InvalidArgument(f"{shown} has no data set with rows", "hdf5")
+    lengths = [shape[0] for shape in shapes.values()]
+    length = max(lengths, key=lengths.count)
+    names = {name: name for name, shape in shapes.items() if shape[0] == length}
+    return Dataset.hdf5(path, names), f'penstock.Dataset.hdf5("{shown}", {names})'
+
+
+def _images(path: str, shown: str) -> tuple[Dataset, str]:
+    from .. import image
+
+    dataset = Dataset.image_folder(path).map(image.decode())
+    call = f'penstock.Dataset.image_folder("{shown}").map(penstock.image.decode())'
+    return dataset, call
+
+
+def _columns_of(dataset: Dataset) -> dict[str, str]:
+    spec = dataset.element_spec
+    named = spec.items() if isinstance(spec, dict) else [("", spec)]
+    return {name or "-": _type_of(each) for name, each in named}
+
+
+def _type_of(spec: Any) -> str:
+    """``float32 (2,)``, ``str``; None in a shape: the length varies."""
+    shape, dtype = getattr(spec, "shape", ()), getattr(spec, "dtype", None)
+    if dtype is None:
+        return str(spec)
+    text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    return f"{text} {shape}" if shape else str(text)
+
+
+def _without(path: str, error: Exception) -> str:
+    text = str(error).removeprefix(f"{getattr(error, 'operation', '')}: ")
+    return text.removeprefix(_engine.without_secrets(path)).lstrip(": ")
