@@ -1,6 +1,7 @@
 # Every verb does its own set-up; what is done is remembered in $(VENV)/stamps.
 #   make demo         train on real images, fed in five ways, and in seven ways that do not wait (about three minutes)
 #   make test         all fast tests, C++ and Python            make test-slow    sanitizers, faults
+#   make test-gpu     the tests that need a GPU (not in CI)
 #   make test-soak    soaks, whole grids, long fuzzing (not in CI)
 #   make lint, format style and types
 #   make test-aarch64 the C++ tests, built for aarch64, in an emulator (not in CI)
@@ -12,7 +13,7 @@ SHELL := bash
 .SUFFIXES:
 .DEFAULT_GOAL := build
 PRESETS := release debug asan tsan
-.PHONY: build demo test test-slow test-soak test-aarch64 bench lint format wheel docs clean \
+.PHONY: build demo test test-slow test-soak test-gpu test-aarch64 bench lint format wheel docs clean \
   $(PRESETS:%=build-%) $(PRESETS:%=cpp-%)
 
 VENV ?= .venv
@@ -82,6 +83,9 @@ test-slow: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/demo-group $(STAMPS)
 	tools/with_build.sh asan tsan -- tools/second_chance.sh pytest $(PY) -m "slow and not soak"
 	$(MAKE) --no-print-directory cpp-asan
 	$(MAKE) --no-print-directory cpp-tsan
+
+test-gpu: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/test-group
+	$(PY) -m pytest -m gpu
 
 test-soak: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/test-group
 	$(PY) -m pytest -m soak

@@ -9,6 +9,7 @@ from cases import (
     batcher,
     channel,
     counters,
+    device_staging,
     far,
     hdf5,
     hogwild,
@@ -33,12 +34,14 @@ from cases import (
     tar,
     tfrecord,
     updates,
+    waiting,
 )
 from harness import Case
 
 _MODULES = (
     large_items,
     small_items,
+    waiting,
     samples,
     in_memory,
     order,
@@ -67,6 +70,7 @@ _MODULES = (
     population,
     loop,
     counters,
+    device_staging,
 )
 
 CASES: dict[str, Case] = {case.key: case for module in _MODULES for case in module.CASES}

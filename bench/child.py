@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import traceback
 
@@ -28,6 +29,10 @@ def main() -> None:
             others = Others()
             result = case.entries[name].run(Size(**json.loads(size)))
             result["others"] = others.share()
+            for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)):
+                cpu, switches = usage.ru_utime + usage.ru_stime, usage.ru_nvcsw + usage.ru_nivcsw
+                result["cpu"] = result.get("cpu", 0.0) + cpu
+                result["switches"] = result.get("switches", 0) + switches
     except ImportError as error:
         result = {"missing": f"not installed ({error})"}
     except BaseException as error:

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# The number of workers and threads of every entry.
-WORKERS = 2
+# The number of workers and threads of every entry. turns.py sets another one.
+WORKERS = int(os.environ.get("BENCH_WORKERS", "2"))
 _TICK = os.sysconf("SC_CLK_TCK")
 
 # The variable that names an entry's folder in memory.
@@ -264,15 +264,18 @@ def epochs(
     the best epoch.
     """
     result: Figures = {}
+    count = 0
     stop = time.perf_counter() + seconds
     while not result or time.perf_counter() < stop:
         figures, kept, last = one_epoch(start, look, warm, began)
         check(kept, last)
         began = None
+        count += 1
         if not result:
             result = {**figures, "whole": figures["total"]}
         result["steady"] = min(result["steady"], figures["steady"])
         result["whole"] = min(result["whole"], figures["total"])
+        result["epochs"] = count
     return result
 
 

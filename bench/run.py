@@ -40,12 +40,18 @@ TIMEOUT = 180.0
 PATIENCE = 10.0
 
 
-def run_child(key: str, entry: str, size: dict[str, Any]) -> Figures:
+def run_child(
+    key: str,
+    entry: str,
+    size: dict[str, Any],
+    python: str = sys.executable,
+    variables: dict[str, str] | None = None,
+) -> Figures:
     """Run one entry in a new process and return its output; ends processes that it left behind."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir=folder_in_memory()) as folder:
         child = subprocess.Popen(
-            [sys.executable, str(HERE / "child.py"), key, entry, json.dumps(size)],
-            env={**os.environ, MEMORY: folder},
+            [python, str(HERE / "child.py"), key, entry, json.dumps(size)],
+            env={**os.environ, **(variables or {}), MEMORY: folder},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -26,6 +26,7 @@ FOLDERS = (
     "image",
     "pipeline",
     "train",
+    "device",
     "torch",
     "",
 )
@@ -56,6 +57,7 @@ PYTHON = (
     "streams",
     "processes",
     "loader",
+    "device",
     "feeds",
     "dataset",
     "features",

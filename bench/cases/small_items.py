@@ -293,4 +293,50 @@ def simple_queue(size: Size) -> Figures:
     return measure(size, epoch)
 
 
-CASES = [CASE]
+# ---- a consumer that works -----------------------------------------------------------------------
+
+BUSY = Case(
+    "busy",
+    "the same items for a consumer that works about 20 us on each",
+    {"steady": Figure("us per item", 1e6)},
+    full={"count": 20_000, "seconds": 2.0},
+    quick={"count": 5_000, "seconds": 0.5},
+)
+
+
+class Work:
+    """Additions in NumPy for about 20 us, in place of a step."""
+
+    def __init__(self) -> None:
+        self.numbers = np.zeros(16_384, np.float32)
+        self.times = 1
+        once = best_of(self, 0.05)
+        self.times = max(1, round(20e-6 / once))
+
+    def __call__(self, batch: Any = None) -> Any:
+        for _ in range(self.times):
+            self.numbers += 1
+        return None if batch is None else batch[0]
+
+
+def busy(size: Size, processes: bool) -> Figures:
+    import penstock
+
+    loader = penstock.Loader(
+        Items(size.count), workers=WORKERS, use_multiprocessing=processes, max_queue_size=QUEUE
+    )
+    with closing(loader) as feed:
+        return measure(size, lambda: feed, Work())
+
+
+BUSY.entry(OURS, "ours")(lambda size: busy(size, True))
+BUSY.entry(THREADS, "ours")(lambda size: busy(size, False))
+
+
+@BUSY.entry(PLAIN, "limit", "the items made beforehand, and the work")
+def busy_in_line(size: Size) -> Figures:
+    made = [item(k) for k in range(size.count)]
+    return measure(size, lambda: made, Work())
+
+
+CASES = [CASE, BUSY]

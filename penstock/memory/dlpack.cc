@@ -62,7 +62,7 @@ struct Exported {
 };
 
 template <typename Managed>
-Managed* export_tensor(const Tensor& tensor) {
+Managed* export_tensor(const Tensor& tensor, dlpack::Device device) {
   if (!tensor.defined()) throw refuse_dlpack("an undefined tensor");
   auto exported = std::make_unique<Exported<Managed>>();
   exported->tensor = tensor;
@@ -79,7 +79,7 @@ Managed* export_tensor(const Tensor& tensor) {
   Managed& managed = exported->managed;
   dlpack::RawTensor& raw = managed.tensor;
   raw.data = tensor.data();
-  raw.device = {dlpack::kCpu, 0};
+  raw.device = device;
   raw.ndim = static_cast<int32_t>(tensor.ndim());
   raw.dtype = {code_of(tensor.dtype()), static_cast<uint8_t>(itemsize * 8), 1};
   raw.shape = const_cast<int64_t*>(exported->tensor.shape().data());  // consumers only read it
@@ -135,19 +135,19 @@ Tensor import_tensor(Managed* managed, bool read_only) {
 
 }  // namespace
 
-ManagedTensorVersioned* to_dlpack_versioned(const Tensor& tensor) {
-  ManagedTensorVersioned* managed = export_tensor<ManagedTensorVersioned>(tensor);
+ManagedTensorVersioned* to_dlpack_versioned(const Tensor& tensor, dlpack::Device device) {
+  ManagedTensorVersioned* managed = export_tensor<ManagedTensorVersioned>(tensor, device);
   managed->version = {dlpack::kMajorVersion, dlpack::kMinorVersion};
   managed->flags = tensor.read_only() ? dlpack::kReadOnly : 0;
   return managed;
 }
 
-ManagedTensor* to_dlpack(const Tensor& tensor) {
+ManagedTensor* to_dlpack(const Tensor& tensor, dlpack::Device device) {
   if (tensor.read_only()) {
     throw refuse_dlpack(
         "a read-only tensor needs a consumer of DLPack 1.0 or later; or copy it first");
   }
-  return export_tensor<ManagedTensor>(tensor);
+  return export_tensor<ManagedTensor>(tensor, device);
 }
 
 Tensor from_dlpack(ManagedTensorVersioned* managed) {

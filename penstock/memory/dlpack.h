@@ -12,9 +12,11 @@ namespace penstock {
 
 // The caller owns the result. The consumer calls its deleter once, which releases the tensor's
 // owner (its lease). Error kInvalidArgument if a stride is not a multiple of the element's size.
-dlpack::ManagedTensorVersioned* to_dlpack_versioned(const Tensor& tensor);
+// `device`: of the memory, if the tensor describes memory of a device.
+dlpack::ManagedTensorVersioned* to_dlpack_versioned(const Tensor& tensor,
+                                                    dlpack::Device device = {dlpack::kCpu, 0});
 // The old struct has no read-only flag: a read-only tensor is an Error kInvalidArgument.
-dlpack::ManagedTensor* to_dlpack(const Tensor& tensor);
+dlpack::ManagedTensor* to_dlpack(const Tensor& tensor, dlpack::Device device = {dlpack::kCpu, 0});
 
 // A view of the producer's memory. The last tensor of it calls the deleter. Takes ownership of
 // `managed`, unless it throws: Error kInvalidArgument for a device other than the CPU, elements

@@ -6,13 +6,18 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
+#include <mutex>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/memory/region_layout.h"
+#include "penstock/memory/region_pages.h"
 
 namespace penstock {
 namespace {
@@ -24,7 +29,57 @@ constexpr size_t kSmallestReserve = size_t{64} << 20;
 // another process is killed.
 constexpr size_t kMargin = size_t{32} << 20;
 
+// How long a pinner waits for a discard that is under way; a killed process may have left one.
+constexpr double kDiscardSeconds = 1.0;
+
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// The regions of this process by their ends. Locked over a fork, so a child can use it.
+class Regions final : private ForkAware {
+ public:
+  Regions() { watch_forks(); }
+  void add(const Region& region, std::weak_ptr<Region> weak) {
+    std::lock_guard lock(mutex_);
+    by_end_[region.base() + region.reserve()] = {std::move(weak), nullptr};
+  }
+  // Returns what was attached, so that it ends without the lock.
+  std::shared_ptr<void> remove(const Region& region) {
+    std::lock_guard lock(mutex_);
+    auto node = by_end_.extract(region.base() + region.reserve());
+    return node.empty() ? nullptr : std::move(node.mapped().attached);
+  }
+  std::shared_ptr<Region> holding(const void* p) {
+    std::lock_guard lock(mutex_);
+    const auto found = by_end_.upper_bound(static_cast<const std::byte*>(p));
+    std::shared_ptr<Region> region = found == by_end_.end() ? nullptr : found->second.region.lock();
+    return region != nullptr && region->contains(p) ? region : nullptr;
+  }
+  void attach(const Region& region, std::shared_ptr<void> attached) {
+    std::lock_guard lock(mutex_);
+    by_end_.at(region.base() + region.reserve()).attached.swap(attached);
+  }
+  std::shared_ptr<void> attached_to(const Region& region) {
+    std::lock_guard lock(mutex_);
+    return by_end_.at(region.base() + region.reserve()).attached;
+  }
+
+ private:
+  void before_fork() noexcept override { mutex_.lock(); }
+  void after_fork_in_parent() noexcept override { mutex_.unlock(); }
+  void after_fork_in_child() noexcept override { mutex_.unlock(); }
+
+  std::mutex mutex_;
+  struct Known {
+    std::weak_ptr<Region> region;
+    std::shared_ptr<void> attached;
+  };
+  std::map<const std::byte*, Known> by_end_;
+};
+
+Regions& all_regions() {
+  static Regions& one = *new Regions;  // never destroyed: regions may end after static objects
+  return one;
+}
 
 }  // namespace
 
@@ -62,6 +117,7 @@ std::shared_ptr<Region> Region::create(Kind kind, size_t reserve) {
   header->reserve = bytes;
   header->committed.store(kUnit, std::memory_order_relaxed);
   header->magic = RegionHeader::kMagic;
+  all_regions().add(*region, region);
   return region;
 }
 
@@ -102,13 +158,26 @@ std::shared_ptr<Region> Region::open(int fd) {
     throw Error::from_errno(errno, "Region::open",
                             "cannot map " + std::to_string(committed) + " bytes (see ulimit -v)");
   }
+  std::shared_ptr<Region> region;
   try {
-    return std::make_shared<Region>(Token{}, Kind::kShared, std::move(own),
-                                    static_cast<std::byte*>(base), bytes, false);
+    region = std::make_shared<Region>(Token{}, Kind::kShared, std::move(own),
+                                      static_cast<std::byte*>(base), bytes, false);
   } catch (...) {
     os::unmap(base, bytes);
     throw;
   }
+  all_regions().add(*region, region);
+  return region;
+}
+
+std::shared_ptr<Region> region_holding(const void* p) { return all_regions().holding(p); }
+
+void attach(const Region& region, std::shared_ptr<void> attached) {
+  all_regions().attach(region, std::move(attached));
+}
+
+std::shared_ptr<void> attached_to(const Region& region) {
+  return all_regions().attached_to(region);
 }
 
 Region::Region(Token, Kind kind, os::Fd fd, std::byte* base, size_t reserve, bool creator)
@@ -122,6 +191,7 @@ Region::Region(Token, Kind kind, os::Fd fd, std::byte* base, size_t reserve, boo
 
 Region::~Region() {
   ignore_forks();
+  all_regions().remove(*this).reset();
   os::unmap(base_, reserve_);
 }
 
@@ -154,7 +224,25 @@ bool Region::populate(size_t offset, size_t bytes) noexcept {
 }
 
 void Region::discard(size_t offset, size_t bytes) noexcept {
-  if (!inherited()) os::discard(fd_.get(), base_ + offset, offset, bytes);
+  if (inherited()) return;
+  header()->discarding.fetch_add(1);
+  const size_t from = std::clamp<size_t>(header()->pinned.load(), offset, offset + bytes);
+  if (from < offset + bytes) os::discard(fd_.get(), base_ + from, from, offset + bytes - from);
+  header()->discarding.fetch_sub(1);
+}
+
+bool keep_pages(Region& region, size_t up_to) noexcept {
+  if (region.inherited()) return false;
+  auto* header = reinterpret_cast<RegionHeader*>(region.base());
+  std::atomic<uint64_t>& pinned = header->pinned;
+  uint64_t before = pinned.load();
+  while (before < up_to && !pinned.compare_exchange_weak(before, up_to)) {
+  }
+  for (Deadline deadline(kDiscardSeconds); header->discarding.load() != 0;) {
+    if (deadline.passed()) return false;
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 // Reading the limits takes tens of microseconds, so one check covers an eighth of the headroom

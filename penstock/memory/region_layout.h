@@ -23,7 +23,7 @@ namespace penstock {
 
 struct alignas(64) RegionHeader {
   static constexpr uint64_t kMagic = 0x31636f7473'6e6570;  // "penstoc1"
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint64_t magic;
   uint32_t version;
@@ -33,6 +33,11 @@ struct alignas(64) RegionHeader {
   alignas(64) std::atomic<uint64_t> returned;   // offset of the return stack's top, 0: empty
   // invalid lease returns that were ignored, see invariant 2
   alignas(64) std::atomic<uint64_t> stale_returns;
+  // A device's driver keeps the pages below `pinned`. A discard adds itself to `discarding` before
+  // it reads `pinned`, and a pinner reads `discarding` after it has set `pinned`: one sees the
+  // other.
+  alignas(64) std::atomic<uint64_t> pinned;
+  std::atomic<uint64_t> discarding;
 };
 
 struct alignas(64) BlockHeader {
@@ -64,7 +69,7 @@ struct alignas(64) BlockHeader {
   }
 };
 
-static_assert(sizeof(BlockHeader) == 64 && sizeof(RegionHeader) == 256);
+static_assert(sizeof(BlockHeader) == 64 && sizeof(RegionHeader) == 320);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);  // necessary between processes
 
 }  // namespace penstock

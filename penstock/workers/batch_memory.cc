@@ -10,7 +10,7 @@ bool serve_space_requests(TicketRing& ring, Allocator& arena) {
   for (uint64_t seq = head, end = ring.posted(); seq < end; ++seq) {
     BatchEntry& entry = ring.entry_at(seq);
     // Several threads may be here at once: the thread that takes the entry out of kProposed serves
-    // it. The consumer waits for that before it reuses the entry (see TicketRing::close_layout).
+    // it. The consumer waits for that before it reuses the entry (see RingConsumer::close_layout).
     uint32_t proposed = ring.layout_word(seq, LayoutState::kProposed);
     if (!entry.layout_state.compare_exchange_strong(
             proposed, ring.layout_word(seq, LayoutState::kProposing, BatchEntry::kServer))) {

@@ -96,7 +96,7 @@ void Slot::wait_for_space(uint32_t word) {
     memory_->request(ring_);
     asked_ = true;
   } else {
-    auto woken = os::futex_wait(entry.layout_state, word, kLookAgainNs, ring_.fd() >= 0);
+    auto woken = os::futex_wait(entry.layout_state, word, kLookAgainNs, ring_.shared());
     if (woken == os::Woken::kTimeout) asked_ = false;
   }
   worker_.after_wait();

@@ -18,12 +18,15 @@ namespace {
 constexpr uint64_t kAlarmTag = UINT64_MAX;
 constexpr uint64_t kLinkBit = uint64_t{1} << 32;
 constexpr int64_t kSpaceTickNs = 5'000'000;
-constexpr std::chrono::milliseconds kLookForClosing{50};  // another thread may close the ring
-constexpr std::chrono::milliseconds kLinksLookAgain{1};   // until a full link is tried again
+constexpr std::chrono::milliseconds kLinksLookAgain{1};  // until a full link is tried again
 }  // namespace
 
 Supervisor::Supervisor(TicketRing& ring, Allocator& arena, const Policy& policy)
-    : ring_(ring), arena_(arena), policy_(policy), alarm_(os::event()) {
+    : ring_(ring),
+      arena_(arena),
+      arenas_(ring),
+      alarm_(os::event()),
+      failures_(ring, policy, [this](uint32_t worker, bool wait) { return kill(worker, wait); }) {
   processes_.resize(ring.workers());
   poller_.add(alarm_.get(), kAlarmTag);
 }
@@ -36,7 +39,7 @@ void Supervisor::attach(uint32_t worker, os::Fd process, os::Fd link) {
     os::send_signal(process.get(), SIGKILL);
     return;
   }
-  if (any_orphans_) drop_orphans();
+  arenas_.drop_orphans();
   Process& p = processes_[worker];
   ring_.place(worker).tickets.store(0, std::memory_order_relaxed);
   p.failed = false;
@@ -62,9 +65,7 @@ void Supervisor::send_update_to(uint32_t worker, uint64_t version, int descripto
     }
     // A sleeping worker reads the message now (TicketRunner::catch_up). Otherwise the link might be
     // full before the next ticket wakes the worker.
-    std::atomic<uint32_t>& event = ring_.place(worker).event;
-    event.fetch_add(1, std::memory_order_seq_cst);
-    os::futex_wake(event, 1, ring_.fd() >= 0);
+    ring_.sleepers().rouse(worker);
     if (sent == LinkSent::kFull) std::this_thread::sleep_for(kLinksLookAgain);
   }
 }
@@ -85,8 +86,7 @@ Supervisor::Event Supervisor::wait() {
     }
     int64_t timeout = -1;
     if (space_pending_) timeout = kSpaceTickNs;
-    if (policy_.timeout_ns >= 0) {
-      int64_t tick = std::clamp<int64_t>(policy_.timeout_ns / 8, 1'000'000, 50'000'000);
+    if (const int64_t tick = failures_.tick_ns(); tick >= 0) {
       timeout = timeout < 0 ? tick : std::min(timeout, tick);
     }
     uint64_t tags[16];
@@ -105,7 +105,11 @@ Supervisor::Event Supervisor::wait() {
       }
     }
     if (space_pending_) space_pending_ = !serve_all_space_requests();
-    if (event.kind == Kind::kNothing && policy_.timeout_ns >= 0) check_timeouts(event);
+    if (event.kind != Kind::kNothing) break;
+    if (const auto abandoned = failures_.check()) {
+      event.kind = Kind::kAbandoned;
+      event.worker = *abandoned;
+    }
   }
   return event;
 }
@@ -131,10 +135,11 @@ void Supervisor::on_message(uint32_t worker, Event& event) {
       auto region = Region::open(descriptor.get());
       const auto number = static_cast<uint32_t>(header.number);
       region->set_in_use_counter(ring_.in_use(worker, number));
-      std::lock_guard lock(mutex_);
-      arenas_[number] = {std::move(region), worker};
-      processes_[worker].ready = true;
-      announced_.notify_all();
+      {
+        std::lock_guard lock(mutex_);
+        processes_[worker].ready = true;
+      }
+      arenas_.add(worker, number, std::move(region));
       break;
     }
     case LinkMessage::kSpace:
@@ -180,7 +185,7 @@ void Supervisor::receive_spill(uint32_t worker, int link, int process, const Lin
     return;
   }
   TicketRing::Claim claim = lane.claim_in(seq, granule, word);
-  if (!lane.take_over(claim)) return;
+  if (!RingSupervisor(lane).take_over(claim)) return;
   if (spill->bytes == nullptr) {
     task.kind = ResultKind::kNoSpace;
     task.length = 0;
@@ -217,7 +222,7 @@ void Supervisor::reap(uint32_t worker, Event& event) {
     p.link.reset();
     poller_.remove(p.pidfd.get());
     p.pidfd.reset();
-    orphan_arenas(worker);
+    arenas_.orphan(worker);
     if (p.failed) return;
     event.ready = p.ready;
   }
@@ -226,58 +231,15 @@ void Supervisor::reap(uint32_t worker, Event& event) {
   event.worker = worker;
   event.tickets = place.tickets.load(std::memory_order_relaxed);
   place.counters.deaths.add();
-  for (uint32_t l = 0; l < ring_.lanes(); ++l) {
-    uint32_t lost =
-        ring_.lane(l).reopen(worker, policy_.max_losses, &Supervisor::fail_after_losses, this);
-    ring_.consumer().reissued.add(lost);
-  }
-  std::erase_if(just_poisoned_,
-                [&](const auto& word) { return Task::worker_of(word.second) == worker; });
+  ring_.consumer().reissued.add(failures_.reopen(worker));
 }
 
-// Call both with mutex_ held.
-void Supervisor::orphan_arenas(uint32_t worker) {
-  for (auto& [number, arena] : arenas_) {
-    if (arena.worker != worker || arena.orphan) continue;
-    arena.orphan = any_orphans_ = true;
-    for (uint32_t l = 0; l < ring_.lanes(); ++l) arena.until[l] = ring_.lane(l).posted();
-  }
-}
-
-void Supervisor::drop_orphans() {
-  any_orphans_ = false;
-  for (auto& [number, arena] : arenas_) {
-    if (!arena.orphan || arena.region == nullptr) continue;
-    bool taken = true;
-    for (uint32_t l = 0; l < ring_.lanes(); ++l) {
-      taken = taken && ring_.lane(l).head() >= arena.until[l];
-    }
-    if (taken) {
-      arena.region.reset();
-    } else {
-      any_orphans_ = true;
-    }
-  }
-}
-
-void Supervisor::forget_arenas() {
+bool Supervisor::kill(uint32_t worker, bool wait) {
   std::lock_guard lock(mutex_);
-  arenas_.clear();
-}
-
-bool Supervisor::knows(uint32_t number) {
-  std::lock_guard lock(mutex_);
-  return arenas_.contains(number);
-}
-
-std::shared_ptr<Region> Supervisor::region(uint32_t number) {
-  std::unique_lock lock(mutex_);
-  if (any_orphans_) drop_orphans();
-  auto decided = [&] { return arenas_.contains(number) || closed_.load() || ring_.closed(); };
-  while (!announced_.wait_for(lock, kLookForClosing, decided)) {
-  }
-  auto found = arenas_.find(number);
-  return found == arenas_.end() ? nullptr : found->second.region;
+  const os::Fd& pidfd = processes_[worker].pidfd;
+  if (!pidfd) return true;
+  os::send_signal(pidfd.get(), SIGKILL);
+  return !wait || ended_within(pidfd.get(), kKillNs);
 }
 
 void Supervisor::close(int64_t grace_ns) {
@@ -285,7 +247,7 @@ void Supervisor::close(int64_t grace_ns) {
   {
     std::lock_guard lock(mutex_);
     closed_.store(true);
-    announced_.notify_all();
+    arenas_.close();
     os::signal_event(alarm_.get());
     uint64_t until = now_ns() + static_cast<uint64_t>(std::max<int64_t>(grace_ns, 0));
     for (Process& p : processes_) {

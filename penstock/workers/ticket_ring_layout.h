@@ -63,7 +63,7 @@ struct alignas(64) Task {
   std::atomic<uint64_t> word;  // seq << 24 | worker << 16 | attempt << 8 | losses << 4 | state
   std::atomic<uint64_t> claimed_ns;  // when the timeout's clock started; 0: not yet
   std::atomic<uint64_t> in_hand;     // Call::word of the call that a failed ticket ended with
-  std::atomic<uint32_t> poisoned;    // number of poisoned calls; see TicketRing::poison
+  std::atomic<uint32_t> poisoned;    // number of poisoned calls; see RingSupervisor::poison
   ResultKind kind;
   uint32_t worker;  // that made the result
   uint32_t length;  // of the packet
@@ -146,7 +146,7 @@ struct alignas(64) WorkerPlace {
   std::atomic<uint32_t> inside;              // counts open Slot::Look and Slot::Write
   std::atomic<uint32_t> serving;             // a thread is in serve() and was not abandoned
   std::atomic<uint64_t> waiting_since;       // for a ticket, in ns; see TicketRing::figures
-  std::atomic<uint64_t> reopens[kMaxLanes];  // Header::reopens of each lane when it looked last
+  std::atomic<uint64_t> reopens[kMaxLanes];  // LaneHeader::reopens, when it looked last
   std::atomic<int64_t> pid;
   LedgerEntry memory;  // of the worker's arena
   WorkerCounters counters;
@@ -154,6 +154,30 @@ struct alignas(64) WorkerPlace {
   TraceRing trace;
 
   static constexpr uint64_t kCounting = 1;  // waiting_since while the wait is being counted
+};
+
+// The beginning of a ring: what all lanes share. The workers' places follow, then the lanes.
+struct RingHeader {
+  uint64_t magic;
+  uint32_t entries, granules, workers, max_poisoned;
+  uint32_t lanes;
+  uint32_t inner[kMaxLanes - 1];                                 // entries of the further lanes
+  std::atomic<uint64_t> most_live;                               // see Ledger
+  alignas(64) std::atomic<uint64_t> sleeping[kMaxWorkers / 64];  // a bit per worker
+  std::atomic<uint32_t> closed;
+  std::atomic<uint32_t> active;  // workers from this one on are parked
+};
+
+// The beginning of a lane; its tasks, poisoned calls and entries follow.
+struct LaneHeader {
+  alignas(64) std::atomic<uint64_t> head;   // lowest entry not yet cleared
+  std::atomic<uint64_t> posted;             // one past the newest entry
+  alignas(64) std::atomic<uint64_t> hint;   // the task to look at first
+  std::atomic<uint64_t> reopens;            // counts reopened tasks, which may lie before the hint
+  alignas(64) std::atomic<uint64_t> wants;  // seq + 1 that the consumer waits for; 0: it is awake
+  std::atomic<uint32_t> consumer_event;     // the futex that the consumer sleeps on
+  alignas(64) ConsumerCounters consumer;
+  TraceRing consumer_trace;
 };
 
 }  // namespace penstock

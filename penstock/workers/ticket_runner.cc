@@ -1,11 +1,11 @@
 #include "penstock/workers/ticket_runner.h"
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <string>
 
 #include "penstock/base/clock.h"
+#include "penstock/workers/ring_worker.h"
 
 namespace penstock {
 
@@ -153,29 +153,21 @@ void serve(TicketRing& ring, uint32_t worker, TicketRunner& runner, BatchMemory*
   WorkerPlace& place = ring.place(worker);
   const Serving serving(place);
   Stopwatch watch(place);
-  std::array<uint64_t, kMaxLanes> cursors{};
+  RingWorker end(ring, worker);
   TicketRing::Claim claim;
-  // The first lane first: the consumer waits for its batches.
-  auto claim_any = [&] {
-    for (uint32_t l = 0; l < ring.lanes(); ++l) {
-      if (ring.lane(l).claim(worker, cursors[l], claim)) return true;
-    }
-    return false;
-  };
   while (!ring.closed()) {
     if (runner.wanted()) {
       place.waiting_since.store(watch.settle());
       runner.give_way();
       watch.waited();
     }
-    if (!ring.spare(worker) && claim_any()) {
+    if (!end.spare() && end.claim(claim)) {
       if (!run_claim(ring.lane(claim.lane), claim, runner, memory, watch)) return;
       continue;
     }
     const uint64_t since = watch.settle();
     runner.before_wait();
-    ring.wait_for_work(worker, cursors[0], since);
-    if (cursors[0] == UINT64_MAX) cursors.fill(UINT64_MAX);
+    end.wait(since);
     runner.after_wait();
     // Past the last batch there was nothing to wait for.
     watch.waited(ring.closed() ? ring.consumer().last_ns.get() : UINT64_MAX);
@@ -186,8 +178,9 @@ void serve(TicketRing& ring, uint32_t worker, TicketRunner& runner, BatchMemory*
 void serve_entry(TicketRing& ring, uint32_t worker, uint64_t seq, TicketRunner& runner,
                  BatchMemory* memory) {
   Stopwatch watch(ring.place(worker));
+  RingWorker end(ring, worker);
   TicketRing::Claim claim;
-  while (ring.claim_of(worker, seq, claim)) {
+  while (end.claim_of(seq, claim)) {
     if (!run_claim(ring, claim, runner, memory, watch)) return;
   }
 }

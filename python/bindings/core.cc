@@ -43,7 +43,10 @@ EngineSettings engine_settings_of(const nb::dict& s) {
 
 }  // namespace
 
-Core::Core(nb::dict s) : settings_(sample_settings_of(s)), owner_(getpid()) {
+Core::Core(nb::dict s)
+    : settings_(sample_settings_of(s)),
+      places_(setting<uint32_t>(s, "workers"), setting<uint32_t>(s, "places")),
+      owner_(getpid()) {
   const auto& built = nb::cast<const BuiltPlan&>(s["plan"]);
   const bool python = built.count != nullptr;
   count_ = built.count;
@@ -122,7 +125,7 @@ void Core::drain() {
   if (getpid() != owner_ || !consuming_.try_lock()) return;
   engine_->release();
   scheduler().drain();
-  supervisor().forget_arenas();
+  supervisor().arenas().forget();
   consuming_.unlock();
 }
 
@@ -163,7 +166,7 @@ void Core::set_fatal(nb::object exception) {
 void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb::object update) {
   PythonWorker::Outlet outlet;
 #ifndef Py_GIL_DISABLED
-  ring().set_exclusive(true);
+  ring().sleepers().set_exclusive(true);
   outlet.handover = &handover_;
 #endif
   PythonWorker python(settings_, source.ptr(), collate.ptr(), update.ptr(), ring(), outlet);
@@ -192,7 +195,7 @@ void Core::start_plan(uint32_t threads) {
 
 void Core::run_plan_thread(uint32_t worker, [[maybe_unused]] bool functions) {
 #ifndef Py_GIL_DISABLED
-  if (functions) ring().set_exclusive(true);
+  if (functions) ring().sleepers().set_exclusive(true);
 #endif
   WithoutGil unlocked;
   std::unique_ptr<TicketRunner> chain = engine_->make_worker(false);
@@ -243,6 +246,8 @@ void Core::send_update(uint64_t version, int fd, int64_t worker) {
 
 void bind_core(nb::module_& m) {
   m.attr("END") = nb::borrow(end_marker());
+  m.attr("MAX_WORKERS") = kMaxWorkers;
+  m.def("thread_places", &ThreadPlaces::needed, nb::arg("workers"));
   nb::class_<Core>(m, "Core", "One Loader's engine. Internal: use penstock.Loader.")
       .def(nb::init<nb::dict>())
       .def("next", &Core::next)
@@ -266,6 +271,8 @@ void bind_core(nb::module_& m) {
       .def("is_current", &Core::is_current)
       .def("check_open", &Core::check_open)
       .def("count_restart", &Core::count_restart)
+      .def("take_place", &Core::take_place)
+      .def("give_back_place", &Core::give_back_place)
       .def("start_plan", &Core::start_plan)
       .def("run_plan_thread", &Core::run_plan_thread, nb::arg("worker"), nb::arg("functions"))
       .def("start_stream_reader", &Core::start_stream_reader)
@@ -282,6 +289,7 @@ void bind_core(nb::module_& m) {
       .def("arena_fd", &Core::arena_fd)
       .def("set_fatal", &Core::set_fatal)
       .def("stats", &Core::stats)
+      .def("ready", &Core::ready)
       .def("report_html",
            [](Core& core, nb::dict about) { return report_html(core.snapshot(about)); })
       .def("chrome_trace",

@@ -49,6 +49,9 @@ class Core : private Consumer::Policy {
   bool failed() const { return consumer_->failed(); }
   // Whether the last batch of the pass with `epoch` in it was taken.
   bool gave_all(uint64_t epoch) const { return engine_->gave_all(epoch); }
+  // The place of the replacement of a thread that hangs; the place of a thread that ended.
+  uint32_t take_place() { return places_.take(); }
+  void give_back_place(uint32_t place) { places_.give_back(place); }
   void count_restart() { ring().consumer().restarts.add(); }
   void check_open() override;
   void begin_epoch(uint64_t epoch);
@@ -98,6 +101,7 @@ class Core : private Consumer::Policy {
 
   Snapshot snapshot(nanobind::dict about);
   nanobind::dict stats();
+  uint32_t ready() { return scheduler().depth(); }  // batches that next() would not wait for
 
  private:
   const Plan& plan() const { return engine_->plan(); }
@@ -126,6 +130,7 @@ class Core : private Consumer::Policy {
   nanobind::object index_of(const Ticket& ticket, uint32_t row);
 
   SampleSettings settings_;
+  ThreadPlaces places_;
   pid_t owner_;                                   // a forked child's copy touches nothing
   std::shared_ptr<std::atomic<uint64_t>> count_;  // BuiltPlan::count
   std::unique_ptr<PlanObjects> objects_;          // null: PythonWorkers make the batches

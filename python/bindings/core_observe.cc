@@ -104,7 +104,7 @@ nb::dict Core::stats() {
   out["bytes_copied"] = copied;
   out["copies_avoided"] = total.copies_avoided;
   out["bytes_avoided"] = total.bytes_avoided;
-  out["active_workers"] = ring().active();
+  out["active_workers"] = ring().sleepers().active();
   out["queue_size"] = scheduler().queue();
   out["queue"] = nb::make_tuple(ring().posted() - ring().head(), scheduler().depth());
   return out;

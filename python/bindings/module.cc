@@ -66,6 +66,7 @@ NB_MODULE(_engine, m) {
   penstock::python::bind_train_batcher(m);
   penstock::python::bind_online(m);
   penstock::python::bind_mqtt(m);
+  penstock::python::bind_device(m);
   m.def("usable_cores", &penstock::os::usable_cores);
   m.def("memory_limit", &penstock::os::memory_limit);
   m.def("resident_bytes", &penstock::os::process_resident_bytes);

@@ -35,6 +35,9 @@ void bind_serve(nanobind::module_& m);
 // The order of a shuffled epoch, for use without a Loader.
 void bind_permutation(nanobind::module_& m);
 
+// Staging of batches on a CUDA device.
+void bind_device(nanobind::module_& m);
+
 // Files of URLs, by Python's fsspec.
 void bind_remote_files(nanobind::module_& m);
 

@@ -21,7 +21,7 @@
 namespace penstock::python {
 
 inline constexpr uint32_t kAllAtOnce = UINT32_MAX;  // Call::what of __getitems__
-// The error of a row that must not be tried again (TicketRing::poison).
+// The error of a row that must not be tried again (RingSupervisor::poison).
 inline constexpr const char* kPoisoned = "timed out, or its worker died, as often as is allowed";
 
 // Runs the user's Python for tickets. One thread, which holds the GIL around every call here.

@@ -17,10 +17,10 @@ TaskValues::TaskValues(bool processes, TicketRing& ring, Supervisor& supervisor,
                        std::function<void()> check_open)
     : processes_(processes), ring_(ring), check_open_(std::move(check_open)) {
   arena_of_ = [&supervisor](uint32_t number) {
-    if (supervisor.knows(number)) return supervisor.region(number);
+    if (supervisor.arenas().knows(number)) return supervisor.arenas().region(number);
     // The thread that receives the arena may be waiting for the GIL.
     WithoutGil unlocked;
-    return supervisor.region(number);
+    return supervisor.arenas().region(number);
   };
 }
 

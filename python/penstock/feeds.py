@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 from . import _engine
 from .base.arguments import integer
 from .base.conventions import Closing, Restorable, shown
+from .device.place import place_of
 from .errors import InvalidArgument
 from .loader.settings import budget
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .dataset import Dataset
+    from .device.place import Place
     from .loader import Loader
     from .loader.options import RunOptions
 
@@ -30,9 +32,10 @@ class Consumer(Closing):
     other consumers do not wait for a thread that failed. It also closes when it is deleted.
     """
 
-    def __init__(self, hub: Any, number: int, loader: Loader) -> None:
+    def __init__(self, hub: Any, number: int, loader: Loader, place: Place | None = None) -> None:
         self._hub = hub
         self._loader = loader
+        self._place = place
         self.number = number
         self._finalizer = weakref.finalize(self, hub.close_one, number)
         self._finalizer.atexit = False
@@ -43,11 +46,16 @@ class Consumer(Closing):
         return self
 
     def __next__(self) -> Any:
-        return self._hub.next(self.number)
+        batch = self._hub.next(self.number)
+        place = self._place
+        # Not ahead: a batch that was taken here counts as taken in the state of all.
+        return batch if place is None else place.deliver(place.send(batch))
 
     def close(self) -> None:
         """Stop: later batches of this consumer are dropped and counted, and no other one waits."""
         self._finalizer()
+        if self._place is not None:
+            self._place.close()
 
     @property
     def element_spec(self) -> Any:
@@ -82,11 +90,20 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
     """
 
     def __init__(
-        self, dataset: Dataset, n: int, patience: float | None, **options: Unpack[RunOptions]
+        self,
+        dataset: Dataset,
+        n: int,
+        patience: float | None,
+        devices: Sequence[Any] | None = None,
+        **options: Unpack[RunOptions],
     ) -> None:
         from .loader import Loader
 
         n = integer("n", n, 1, 4096, operation="feeds")
+        if devices is not None and len(devices) != n:
+            raise InvalidArgument(
+                f"there are {len(devices)} devices for {n} consumers; give one for each", "feeds"
+            )
         if not options.pop("ordered", True):
             raise InvalidArgument("batches are distributed in order: no ordered=False", "feeds")
         if options.pop("progress", False):
@@ -97,11 +114,15 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
         most = budget() if most is None else most
         half = max(integer("max_bytes", most, 1, operation="feeds") // 2, 1)
         options["max_bytes"] = half
+        places = [place_of(device) for device in (devices or [None] * n)]
+        for place in places:
+            if place is not None:
+                place.check_start_method(options.get("start_method"))
         loader = Loader(dataset, **options)
         queue = int(loader._settings["queue"])
         self._loader = loader
         self._hub = _engine.FeedsHub(loader, n, queue, half, -1.0 if patience is None else patience)
-        self._feeds = [Consumer(self._hub, number, loader) for number in range(n)]
+        self._feeds = [Consumer(self._hub, i, loader, place) for i, place in enumerate(places)]
 
     def __len__(self) -> int:
         return len(self._feeds)
@@ -135,8 +156,15 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
         self._hub.restore(json.dumps(state))
 
     def stats(self) -> dict[str, Any]:
-        """Return `Loader.stats`, and ``feeds``: ``taken`` and ``dropped`` of each consumer."""
+        """Return `Loader.stats`, and ``feeds``: ``taken`` and ``dropped`` of each consumer.
+
+        With devices, also ``device``, as for `penstock.torch.feed`.
+        """
+        each: list[dict[str, Any]]
         each = [{"taken": taken, "dropped": dropped} for taken, dropped in self._hub.counts()]
+        for feed, counts in zip(self._feeds, each, strict=True):
+            if feed._place is not None:
+                counts["device"] = feed._place.stats()
         return {**self._loader.stats(), "feeds": each}
 
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -146,6 +174,9 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
     def close(self) -> None:
         """End the workers and all consumers: a waiting consumer raises `Closed`."""
         self._hub.close()
+        for feed in self._feeds:
+            if feed._place is not None:
+                feed._place.close()
 
     @property
     def element_spec(self) -> Any:

@@ -232,7 +232,7 @@ def test_a_state_does_not_count_what_is_staged(staged):
 def test_all_rounds_of_a_repeat_are_staged(staged):
     rounds = penstock.Dataset.range(4).batch(1).repeat(3)
     with feed(rounds, workers=0) as batches:
-        staged_now = [batches._staged is not None for _ in batches]
+        staged_now = [batches._ahead.position is not None for _ in batches]
         assert staged_now == [True] * 11 + [False]  # no batch follows the last one
 
 

@@ -103,11 +103,6 @@ def test_the_spec_has_torchs_types():
     assert spec.y["name"].dtype is str
 
 
-def test_devices_are_refused_with_what_to_do():
-    with pytest.raises(penstock.InvalidArgument, match=r"take tensor\.to\(device"):
-        penstock.torch.feed(Dataset.range(3), device="cuda:0")
-
-
 def test_the_dataloader_says_where_datasets_go():
     with pytest.raises(penstock.InvalidArgument, match=r"penstock\.torch\.feed\(dataset\)"):
         penstock.torch.DataLoader(Dataset.range(3))

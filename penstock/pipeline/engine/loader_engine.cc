@@ -49,11 +49,10 @@ LoaderOptions checked(LoaderOptions options) {
   return options;
 }
 
-// Replacements of stuck threads need places of their own.
 uint32_t places_of(const LoaderOptions& options) {
   const uint32_t workers = *options.workers;
   if (workers == 0) return 1;
-  return options.timeout.count() > 0 ? std::min(2 * workers + 8, kMaxWorkers) : workers;
+  return options.timeout.count() > 0 ? ThreadPlaces::needed(workers) : workers;
 }
 
 std::string type_name(const std::type_info& type) {
@@ -342,7 +341,7 @@ LoaderStats LoaderEngine::stats() const {
                     {},
                     engine_.worker_stages(),
                     engine_.stream_stages(),
-                    ring.active(),
+                    ring.sleepers().active(),
                     engine_.scheduler().queue(),
                     engine_.losses()};
   for (uint32_t w = 0; w < ring.workers(); ++w) stats.workers += ring.figures(w);

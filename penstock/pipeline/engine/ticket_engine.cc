@@ -92,7 +92,7 @@ StageFigures TicketEngine::worker_figures() const {
 Snapshot TicketEngine::snapshot(uint32_t workers, const std::string& kind) const {
   Snapshot s;
   s.queue_size = scheduler_.queue();
-  s.active_workers = ring_->active();
+  s.active_workers = ring_->sleepers().active();
   s.max_bytes = settings_.max_bytes;
   s.cores = os::usable_cores();
   s.taken_ns = now_ns();

@@ -17,6 +17,7 @@ void WorkerPool::start(uint32_t workers, Work work) {
   started_ = true;
   work_ = std::move(work);
   shared_->places.resize(ring_.workers());
+  shared_->free.emplace(workers, ring_.workers());
   try {
     for (uint32_t place = 0; place < workers; ++place) start_at(place);
     if (supervisor_ != nullptr) {
@@ -69,6 +70,7 @@ void WorkerPool::start_at(uint32_t place) {
     work = nullptr;  // drops all that it keeps alive, before the place is marked as ended
     std::lock_guard lock(shared->mutex);
     shared->places[place].at = At::kEnded;
+    shared->free->give_back(place);
     shared->ended.notify_all();
   });
   p.runs = p.thread.get_id();
@@ -88,15 +90,11 @@ void WorkerPool::watch() {
 void WorkerPool::replace(uint32_t place) {
   std::lock_guard lock(shared_->mutex);
   if (closing_) return;
-  auto& places = shared_->places;
-  if (places[place].at == At::kBusy) places[place].at = At::kAbandoned;
+  Place& stuck = shared_->places[place];
+  if (stuck.at == At::kBusy) stuck.at = At::kAbandoned;
   ring_.consumer().restarts.add();
   try {
-    for (uint32_t free = 0; free < places.size(); ++free) {
-      if (places[free].at == At::kEmpty || places[free].at == At::kEnded) return start_at(free);
-    }
-    throw Error(Code::kTimeout, "Loader",
-                std::to_string(places.size()) + " threads are stuck in the dataset");
+    start_at(shared_->free->take());
   } catch (...) {
     give_up(std::current_exception());
   }

@@ -6,10 +6,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "penstock/workers/supervisor.h"
+#include "penstock/workers/thread_places.h"
 #include "penstock/workers/ticket_ring.h"
 
 namespace penstock {
@@ -55,6 +57,7 @@ class WorkerPool {
     std::mutex mutex;
     std::condition_variable ended;
     std::vector<Place> places;
+    std::optional<ThreadPlaces> free;
   };
 
   void start_at(uint32_t place);

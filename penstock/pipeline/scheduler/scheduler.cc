@@ -4,25 +4,31 @@
 #include <string>
 #include <utility>
 
-#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 
 namespace penstock {
 
+namespace {
+
+std::optional<Tuner::Limits> tuning_of(const Scheduler::Options& options, const Tickets& tickets) {
+  std::optional<Tuner::Limits> limits = options.tuning;
+  // The tickets of a stream belong to one worker, which must not be parked.
+  if (limits && tickets.streams() != 0) limits->workers = false;
+  return limits;
+}
+
+}  // namespace
+
 Scheduler::Scheduler(TicketRing& ring, Allocator& arena, Tickets& tickets, const Options& options,
                      std::function<void(Task&)> discard)
     : ring_(ring),
+      end_(ring),
       arena_(arena),
       tickets_(tickets),
       options_(options),
       discard_(std::move(discard)),
-      queue_(options.queue),
-      trace_(&ring.consumer_trace()) {
-  if (!options_.tuning) return;
-  // The tickets of a stream belong to one worker, which must not be parked.
-  if (tickets_.streams() != 0) options_.tuning->workers = false;
-  tuner_.emplace(*options_.tuning, Tuner::Settings{options_.workers, options_.queue});
-}
+      window_(ring, tickets, {options.max_bytes, options.granule_rows}),
+      pace_(ring, {options.workers, options.queue}, tuning_of(options, tickets)) {}
 
 Scheduler::~Scheduler() = default;
 
@@ -37,7 +43,7 @@ void Scheduler::drain() {
     }
     BatchEntry& entry = ring_.entry_at(seq);
     // A thread that close() did not wait for may still use the memory.
-    const bool at_rest = ring_.withdraw(seq);
+    const bool at_rest = end_.withdraw(seq);
     if (!at_rest && ring_.fd() < 0) entry.tainted.store(1, std::memory_order_relaxed);
     release_memory(entry);
   }
@@ -72,60 +78,16 @@ std::optional<uint64_t> Scheduler::next_open() {
   return head < ring_.posted() ? std::optional(head) : std::nullopt;
 }
 
-// Called when the consumer asks for a batch: the time before this is the consumer's.
-void Scheduler::read_clock_on_asking() {
-  asked_ns_ = now_ns();
-  ConsumerCounters& counters = ring_.consumer();
-  if (given_ns_ == 0) {
-    counters.first_ns.set(asked_ns_);
-  } else {
-    counters.busy_ns.add_single_writer(asked_ns_ - given_ns_);
-    trace_.record(TraceKind::kConsumerBusy, given_ns_, asked_ns_, position_.epoch, position_.step);
-    // For quicker batches the clock is read only once for several, because reading it would be a
-    // noticeable part of the time. The batches in between were ready when the consumer asked.
-    quick_ = (asked_ns_ - given_ns_) / (untimed_ + 1) < kQuickNs;
-  }
-  untimed_ = 0;
-  if (asked_ns_ >= next_depth_ns_) {
-    next_depth_ns_ = asked_ns_ + 1'000'000;
-    const uint32_t ready = depth();
-    depths_.add(asked_ns_, ready);
-    least_ready_ = std::min(least_ready_, ready);
-  }
-  if (tuner_ && asked_ns_ - tuned_ns_ >= Tuner::kPeriodNs) tune();
-}
-
-// Passes the counters since the last call to the tuner, and applies its settings.
-void Scheduler::tune() {
-  const uint64_t delivered = ring_.consumer().delivered.get();
-  uint64_t busy = 0;
-  for (uint32_t w = 0; w < ring_.workers(); ++w) busy += ring_.place(w).counters.busy_ns.get();
-  if (tuned_ns_ != 0) {
-    // If one worker does all the work, the others are not idle for lack of tickets.
-    const uint64_t times = ring_.one_worker_suffices() ? options_.workers : 1;
-    const Tuner::Settings& to =
-        tuner_->next({asked_ns_ - tuned_ns_, held_up_ns_, delivered - tuned_delivered_,
-                      (busy - tuned_busy_ns_) * times, least_ready_, batch_bytes_});
-    queue_.store(to.queue, std::memory_order_relaxed);
-    if (to.workers != options_.workers) ring_.set_active(options_.workers = to.workers);
-  }
-  tuned_ns_ = asked_ns_;
-  tuned_delivered_ = delivered;
-  tuned_busy_ns_ = busy;
-  held_up_ns_ = 0;
-  least_ready_ = UINT32_MAX;
-}
-
 Scheduler::Poll Scheduler::poll(uint64_t epoch) {
-  if (options_.describe_in_poll_only && asked_ns_ == 0) read_clock_on_asking();
+  if (options_.describe_in_poll_only) pace_.ask(position_, window_.batch_bytes());
   fill();
-  auto there = asked_ns_ == 0 && quick_ && untimed_ + 1 < kUntimed ? candidate() : std::nullopt;
+  auto there = pace_.untimed() ? candidate() : std::nullopt;
   if (there && ring_.ready(*there) && position_.epoch == epoch && !ended(position_)) {
-    ++untimed_;
+    pace_.skip_clock();
     current_ = *there;
     return Poll::kBatch;
   }
-  if (asked_ns_ == 0) read_clock_on_asking();
+  pace_.ask(position_, window_.batch_bytes());
   if (position_.epoch != epoch) return Poll::kEpochEnd;
   if (ended(position_)) {
     position_ = {epoch + 1, 0, 0};
@@ -135,7 +97,7 @@ Scheduler::Poll Scheduler::poll(uint64_t epoch) {
   auto seq = candidate();
   if (!seq && failed_) return Poll::kFailed;
   if (!seq || !ring_.ready(*seq)) {
-    late_ = true;
+    pace_.late();
     return Poll::kWait;
   }
   current_ = *seq;
@@ -160,10 +122,9 @@ void Scheduler::wait(int64_t timeout_ns) {
   uint64_t head = ring_.head();
   bool one = options_.ordered && head < ring_.posted();
   if (undescribed_) {
-    ring_.consumer_wait(one ? head : TicketRing::kAnySeq, timeout_ns,
-                        [this] { return tickets_.ready(); });
+    end_.wait(one ? head : TicketRing::kAnySeq, timeout_ns, [this] { return tickets_.ready(); });
   } else {
-    ring_.consumer_wait(one ? head : TicketRing::kAnySeq, timeout_ns);
+    end_.wait(one ? head : TicketRing::kAnySeq, timeout_ns);
   }
 }
 
@@ -185,7 +146,7 @@ std::optional<uint32_t> Scheduler::failed_granule() {
 
 Lease Scheduler::take_rows() {
   BatchEntry& entry = current();
-  ring_.close_layout(current_);
+  end_.close_layout(current_);
   if (entry.block_bytes == 0) return {};
   std::byte* space = arena_.region()->base() + entry.block_offset;
   Lease lease = arena_.lease(space);
@@ -195,10 +156,7 @@ Lease Scheduler::take_rows() {
     throw Error(Code::kOutOfMemory, "batch",
                 "no space to lease a batch of " + std::to_string(bytes) + " bytes");
   }
-  if (entry.rows >= block_rows_) {  // a short last batch does not predict the next ones
-    block_rows_ = entry.rows;
-    block_bytes_ = entry.needed_bytes;
-  }
+  window_.filled(entry.rows, entry.needed_bytes);
   if (entry.tainted.load(std::memory_order_relaxed) == 0) arena_.release(space);
   entry.block_bytes = 0;
   return lease;
@@ -233,42 +191,30 @@ void Scheduler::clear_current() {
     ++head;
     --taken_;
   }
-  ring_.advance_head(head);
+  end_.advance_head(head);
 }
 
 void Scheduler::deliver(uint64_t bytes, uint64_t samples) {
   BatchEntry& entry = current();
   Position at{entry.epoch, entry.base, entry.step};
-  batch_bytes_ = std::max(batch_bytes_, bytes);
-  sized_ = true;
-  // Threads share one arena: there it is better to wake the same thread again than another one.
-  if (ring_.fd() >= 0) ring_.wake_first(ring_.task_at(current_, 0).worker);
+  window_.delivered(bytes);
   clear_current();
   moved_past(at);
   fill_ahead();
   // Workers are woken for a quarter of the ring. A tuned queue may be much shorter than that.
-  const bool short_queue = options_.tuning && options_.tuning->queue;
-  ring_.wake_workers(short_queue && current_ % std::max<uint64_t>(window() / 2, 1) == 0);
+  end_.wake_workers(pace_.tunes_queue() && current_ % std::max<uint64_t>(window() / 2, 1) == 0);
 
   ConsumerCounters& counters = ring_.consumer();
   counters.delivered.add_single_writer();
   counters.samples.add_single_writer(samples);
   counters.bytes.add_single_writer(bytes);
-  if (asked_ns_ == 0) return;  // untimed
   // The number of batches that each worker makes changes all the time. If an arena kept only the
   // pages that were in use at once, arenas would free pages that others' next batches fault in
   // again. So all batches that may be in flight, and the one just delivered, may keep pages.
-  if (ring_.fd() >= 0 && block_bytes_ == 0) {
+  if (pace_.asked() && ring_.shared() && window_.block_bytes() == 0) {
     ring_.expect_in_use((window() + 1) * (counters.bytes.get() / counters.delivered.get()));
   }
-  const bool first = given_ns_ == 0;
-  given_ns_ = now_ns();
-  counters.last_ns.set(given_ns_);
-  counters.wait_ns.add_single_writer(given_ns_ - asked_ns_);
-  if (first) counters.first_wait_ns.set(given_ns_ - asked_ns_);
-  if (std::exchange(late_, false)) held_up_ns_ += given_ns_ - asked_ns_;
-  trace_.record(TraceKind::kConsumerWait, asked_ns_, given_ns_, at.epoch, at.step);
-  asked_ns_ = 0;
+  pace_.give(at);
 }
 
 void Scheduler::skip() {
@@ -281,19 +227,156 @@ void Scheduler::skip() {
 
 void Scheduler::fail() {
   ring_.consumer().errors.add();  // workers add to this counter as well
-  given_ns_ = now_ns();
-  asked_ns_ = 0;
-  late_ = false;
+  pace_.give_error();
   seek(position_, std::move(ahead_));
   held_ = true;  // make nothing until the consumer asks again, which may never happen
 }
 
-uint32_t Scheduler::depth() {
-  uint32_t count = 0;
-  for (uint64_t seq = ring_.head(), end = ring_.posted(); seq < end; ++seq) {
-    count += ring_.ready(seq);
+// ---- posting tickets ---------------------------------------------------------------------------
+
+void Scheduler::fill() {
+  undescribed_ = false;
+  if (held_ || failed_ || ring_.closed()) return;
+  reap();
+  for (uint64_t most = window(); in_flight() < most; most = sized() ? most : window()) {
+    if (!next_to_post()) return;
+    if (!end_.can_post()) return;  // the ring is full, or a withdrawn ticket occupies the place
+    switch (post()) {
+      case Tickets::Described::kEnd:
+        known_end_ = next_.step;
+        break;
+      case Tickets::Described::kNotYet:
+        undescribed_ = true;
+        return;
+      case Tickets::Described::kFailed:
+        failed_ = true;
+        return;
+      case Tickets::Described::kPosted:
+        ++next_.step;
+        break;
+    }
   }
-  return count;
+}
+
+// Moves next_ to a ticket that was not delivered, perhaps in the next epoch. False: there is none,
+// or its epoch has not begun.
+bool Scheduler::next_to_post() {
+  for (;;) {
+    // The position skips steps that were delivered ahead before a restore. So it may be further
+    // than the next ticket to post, even in the next epoch.
+    if (next_.epoch == position_.epoch) next_.step = std::max(next_.step, position_.step);
+    if (ended(next_) || next_.epoch < position_.epoch) {
+      if (options_.pause_at_epochs || !tickets_.steps(next_.epoch + 1, 0)) return false;
+      if (next_.step == 0 && next_.base == 0) return false;  // an empty epoch would repeat forever
+      next_ = {next_.epoch + 1, 0, 0};
+    } else if (next_.epoch == position_.epoch && ahead_.contains(next_.step)) {
+      ++next_.step;  // delivered before the state was saved
+    } else {
+      return true;
+    }
+  }
+}
+
+Tickets::Described Scheduler::post() {
+  BatchEntry& entry = end_.next_entry();
+  entry.epoch = next_.epoch;
+  entry.base = next_.base;
+  entry.step = next_.step;
+  entry.version = version_;
+  entry.owner = kAnyWorker;
+  entry.stream = 0;
+  entry.rows = 1;
+  entry.rows_together = false;
+  entry.input_offset = 0;
+  const Tickets::Described described = tickets_.describe(next_, entry);
+  if (described != Tickets::Described::kPosted) return described;
+  entry.granules.store(window_.granules_of(entry.rows, pace_.queue(), pace_.workers()),
+                       std::memory_order_relaxed);
+  if (const uint64_t bytes = window_.block_bytes(); bytes != 0) {
+    if (void* space = arena_.allocate(bytes)) {
+      entry.block_offset = arena_.region()->offset_of(space);
+      entry.block_bytes = bytes;
+    }
+  }
+  end_.publish(entry);
+  return described;
+}
+
+void Scheduler::make_ahead() {
+  const uint64_t before = in_flight();
+  fill();
+  if (in_flight() > before) end_.wake_workers(false);
+}
+
+void Scheduler::retire(uint64_t seq) {
+  BatchEntry& entry = ring_.entry_at(seq);
+  end_.close_layout(seq);
+  for (uint32_t g = 0, last = ring_.granules_at(seq); g < last; ++g) {
+    Task& task = ring_.task_at(seq, g);
+    if (task.kind != ResultKind::kNone) discard_(task);
+    task.kind = ResultKind::kNone;
+  }
+  release_memory(entry);
+  end_.clear(seq);
+}
+
+// An abandoned thread may still read the indices and write the rows of a tainted entry: both blocks
+// stay allocated until the arena is destroyed.
+void Scheduler::release_memory(BatchEntry& entry) {
+  if (entry.tainted.load(std::memory_order_relaxed) == 0) {
+    std::byte* base = arena_.region()->base();
+    if (entry.input_offset != 0) arena_.release(base + entry.input_offset);
+    if (entry.block_bytes != 0) arena_.release(base + entry.block_offset);
+  }
+  entry.input_offset = 0;
+  entry.block_bytes = 0;
+}
+
+// A ticket that was withdrawn while claimed keeps its memory and its place in the ring until its
+// workers are done.
+void Scheduler::reap() {
+  std::erase_if(withdrawn_, [this](uint64_t seq) {
+    if (!end_.withdraw(seq)) return false;
+    retire(seq);
+    return true;
+  });
+}
+
+bool Scheduler::settle(int64_t timeout_ns) {
+  reap();
+  if (withdrawn_.empty()) return true;
+  end_.wait_at_rest(withdrawn_.front(), timeout_ns);
+  reap();
+  return withdrawn_.empty();
+}
+
+void Scheduler::begin_epoch() {
+  if (next_.epoch < position_.epoch) start_epoch_at(position_);
+  held_ = false;
+  fill_ahead();
+}
+
+void Scheduler::start_epoch_at(const Position& at) {
+  next_ = at;
+  failed_ = false;
+  known_end_.reset();
+  streams_ended_.clear();
+}
+
+void Scheduler::seek(const Position& to, std::set<uint64_t> ahead) {
+  for (uint64_t seq = ring_.head(), end = ring_.posted(); seq < end; ++seq) {
+    if (ring_.idle(seq)) continue;  // taken already
+    if (end_.withdraw(seq)) {
+      retire(seq);
+    } else {
+      withdrawn_.push_back(seq);
+    }
+  }
+  taken_ = 0;
+  end_.advance_head(ring_.posted());
+  position_ = to;
+  ahead_ = std::move(ahead);
+  start_epoch_at(to);
 }
 
 }  // namespace penstock

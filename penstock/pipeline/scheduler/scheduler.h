@@ -1,65 +1,24 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
 
 #include "penstock/memory/allocator.h"
 #include "penstock/observe/counters.h"
-#include "penstock/observe/trace.h"
+#include "penstock/pipeline/scheduler/pace.h"
+#include "penstock/pipeline/scheduler/tickets.h"
 #include "penstock/pipeline/scheduler/tuner.h"
+#include "penstock/pipeline/scheduler/window.h"
+#include "penstock/workers/ring_consumer.h"
 #include "penstock/workers/ticket_ring.h"
-#include "penstock/workers/ticket_runner.h"
 
 namespace penstock {
 
-// The consumer's place: the next undelivered ticket.
-struct Position {
-  uint64_t epoch = 0;
-  uint64_t base = 0;  // global batches of this epoch that earlier runs took (another world size)
-  uint64_t step = 0;  // this rank's batches since then
-  friend bool operator==(const Position&, const Position&) = default;
-};
-
-// The tickets of a plan, for the scheduler. Called on the consumer's thread only.
-class Tickets {
- public:
-  virtual ~Tickets() = default;
-  // Number of steps of an epoch, counted from `base`; nullopt: only known after the epoch ran (a
-  // stream).
-  virtual std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) = 0;
-  enum class Described : uint8_t {
-    kPosted,
-    kEnd,     // the epoch ends before this ticket (only if steps() is nullopt)
-    kNotYet,  // not known yet: ask again after ready() is true
-    // The ticket cannot be made. poll() returns kFailed when the position is at the ticket.
-    kFailed,
-  };
-  // Fills in rows, owner, stream and explicit indices of the ticket at `at`.
-  virtual Described describe(const Position& at, BatchEntry& entry) = 0;
-  // After kNotYet: whether describe() may return something else now. The thread that makes this
-  // true calls TicketRing::nudge_consumer().
-  virtual bool ready() { return true; }
-  // The number of streams that must end for the epoch to end; 0: steps() knows the end.
-  virtual uint32_t streams() const { return 0; }
-  // Whether several workers may make one batch, as far as is known.
-  virtual bool divisible() const { return false; }
-  // An upper bound on the arena bytes that a ticket uses beside its batch, as far as is known.
-  virtual uint64_t input_bytes() const { return 0; }
-  // An upper bound on the bytes that a worker uses beside a batch of `batch_bytes` while making it.
-  virtual uint64_t work_bytes([[maybe_unused]] uint64_t batch_bytes) const { return 0; }
-  // Bytes of the budget that are not used for batches.
-  virtual uint64_t spent_bytes() const { return 0; }
-  // The number of tickets that may be in flight whatever the budget is.
-  virtual uint32_t least() const { return 1; }
-};
-
-// The consumer's side of a ticket ring. Posts the tickets of a plan within the bounds of the queue
-// and the budget, and delivers finished batches in order (or as they are finished).
+// Posts the tickets of a plan, as many as TicketWindow allows, and delivers finished batches in
+// order (or as they are finished). ConsumerPace measures the consumer and tunes the window.
 //
 // What to do after poll():
 // - kBatch: take the results of current()'s tasks, then deliver(). The position advances, and new
@@ -141,24 +100,21 @@ class Scheduler {
   void set_version(uint64_t version) { version_ = version; }
   uint64_t version() const { return version_; }
 
-  uint32_t depth();  // batches that are ready
-  const DepthHistory& depths() const { return depths_; }
-  uint64_t typical_bytes() const { return batch_bytes_; }
-  bool sized() const { return sized_; }  // a batch was delivered
-  uint32_t queue() const { return queue_.load(std::memory_order_relaxed); }  // any thread
+  uint32_t depth() const { return pace_.depth(); }  // batches that are ready
+  const DepthHistory& depths() const { return pace_.depths(); }
+  uint64_t typical_bytes() const { return window_.batch_bytes(); }
+  bool sized() const { return window_.sized(); }    // a batch was delivered
+  uint32_t queue() const { return pace_.queue(); }  // any thread
 
  private:
-  void read_clock_on_asking();
-  void tune();
   bool ended(const Position& at) const;  // no ticket of its epoch is left at or after `at`
+  uint64_t window() const { return window_.size(pace_.queue(), pace_.workers()); }
   void fill();
   void fill_ahead() {
     if (!options_.describe_in_poll_only) fill();
   }
-  uint64_t window() const;
-  uint64_t fitting(uint64_t left, uint64_t bytes, uint64_t work) const;
-  uint32_t granules_of(uint32_t rows) const;
-  uint64_t row_ns() const;
+  bool next_to_post();
+  Tickets::Described post();
   std::optional<uint64_t> candidate();
   void moved_past(const Position& at);
   void clear_current();
@@ -168,10 +124,13 @@ class Scheduler {
   void start_epoch_at(const Position& at);
 
   TicketRing& ring_;
+  RingConsumer end_;
   Allocator& arena_;
   Tickets& tickets_;
-  Options options_;
+  const Options options_;
   std::function<void(Task&)> discard_;
+  TicketWindow window_;
+  ConsumerPace pace_;
 
   Position position_;
   std::set<uint64_t> ahead_;           // steps of this epoch delivered out of order
@@ -181,29 +140,10 @@ class Scheduler {
   std::set<uint32_t> streams_ended_;
   uint64_t version_ = 0;
   uint64_t current_ = 0;
-  uint64_t taken_ = 0;        // entries beyond the head that were taken already (unordered)
-  uint64_t batch_bytes_ = 0;  // of the largest batch so far
-  bool failed_ = false;       // the next ticket cannot be made
-  bool undescribed_ = false;  // the next ticket could not be described yet
-  bool sized_ = false;        // a batch was delivered; batches that are not arrays have 0 bytes
-  uint64_t block_bytes_ = 0;  // memory of the largest batch so far, which had block_rows_ rows
-  uint32_t block_rows_ = 0;
+  uint64_t taken_ = 0;               // entries beyond the head that were taken already (unordered)
+  bool failed_ = false;              // the next ticket cannot be made
+  bool undescribed_ = false;         // the next ticket could not be described yet
   std::vector<uint64_t> withdrawn_;  // withdrawn entries whose tasks still run
-  uint64_t asked_ns_ = 0;            // when the consumer asked for a batch; 0: the consumer is busy
-  uint64_t given_ns_ = 0;
-  bool late_ = false;     // the batch was not ready when the consumer asked for it
-  bool quick_ = false;    // the consumer asked for the last batches within microseconds
-  uint32_t untimed_ = 0;  // batches since the clock was read
-  uint64_t next_depth_ns_ = 0;
-  std::atomic<uint32_t> queue_;
-  std::optional<Tuner> tuner_;
-  uint64_t tuned_ns_ = 0;  // when the tuner last read the counters; their values then follow
-  uint64_t tuned_delivered_ = 0;
-  uint64_t tuned_busy_ns_ = 0;
-  uint64_t held_up_ns_ = 0;            // the consumer's waits for late batches since then
-  uint32_t least_ready_ = UINT32_MAX;  // the fewest ready batches since then
-  TraceWriter trace_;
-  DepthHistory depths_;
 };
 
 }  // namespace penstock

@@ -140,6 +140,33 @@ def tensor_of_array(array: np.ndarray[Any, Any], name: str) -> Any:
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
+def tensor_of_leaf(leaf: Any) -> Any:
+    """Return a tensor over an array's memory if torch has its type; otherwise the leaf itself.
+
+    Read-only arrays are copied.
+    """
+    import torch
+
+    if isinstance(leaf, np.generic):
+        leaf = np.asarray(leaf)
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    array = np.asarray(leaf)
+    if array.dtype.kind not in "biufc":
+        known = array.dtype.kind == "V" and getattr(torch, array.dtype.name, None)
+        if not isinstance(known, torch.dtype):
+            return leaf
+        return tensor_of_array(array.view(f"i{array.dtype.itemsize}"), array.dtype.name)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    try:
+        return torch.from_numpy(array)
+    except TypeError:  # longdouble, and other types of the platform
+        return leaf
+
+
 def copy_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Copy an array of a subclass; a memory map becomes an ordinary array."""
     if isinstance(array, np.memmap):

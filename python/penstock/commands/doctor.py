@@ -164,6 +164,22 @@ def cores() -> Iterator[Finding]:
         yield Finding("cores", OK, found)
 
 
+def devices() -> Iterator[Finding]:
+    from ..device.place import cuda_devices
+
+    found = [
+        f"cuda:{number} {name}, {bytes_text(size)}"
+        for number, (name, size) in enumerate(cuda_devices())
+    ]
+    if not found:
+        yield Finding("devices", OK, "the CPU; no CUDA driver")
+        return
+    pinned, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if pinned != resource.RLIM_INFINITY:
+        found.append(f"ulimit -l is {bytes_text(pinned)}")
+    yield Finding("devices", OK, "; ".join(found))
+
+
 def cpu_features() -> Iterator[Finding]:
     text = Path("/proc/cpuinfo").read_text(errors="replace")
     line = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.M)
@@ -347,6 +363,7 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     engine,
     system,
     cores,
+    devices,
     cpu_features,
     memory,
     shared_memory,

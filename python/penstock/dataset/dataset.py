@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _engine
@@ -122,7 +123,12 @@ class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
         return chain._recipe
 
     def feeds(
-        self, n: int, *, patience: float | None = None, **options: Unpack[RunOptions]
+        self,
+        n: int,
+        *,
+        devices: Sequence[Any] | None = None,
+        patience: float | None = None,
+        **options: Unpack[RunOptions],
     ) -> Feeds:
         """Return n consumers of one engine, for n devices: see `Feeds`.
 
@@ -130,6 +136,9 @@ class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
         ----------
         n : int
             Batch i of a pass goes to consumer i mod n.
+        devices : sequence, optional
+            The device of each consumer's batches: one of torch's, as for `penstock.torch.feed`, or
+            a jax.Device. None: batches are in memory.
         patience : float, optional
             Seconds that a consumer waits for a slower one before it raises a `Timeout` that names
             that one. None: no limit.
@@ -138,7 +147,7 @@ class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
         """
         from ..feeds import Feeds
 
-        return Feeds(self, n, patience, **options)
+        return Feeds(self, n, patience, devices, **options)
 
     def cardinality(self) -> float | None:
         """Batches (or elements) of a pass; ``math.inf``: endless; None: unknown."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from ..base.element_spec import with_types
+from ..device.ahead import Ahead
 from ..errors import InvalidArgument
 from ..loader import BatchIterator, Loader
 
@@ -91,22 +93,29 @@ class JaxLoader(Loader):
                 )
         super().__init__(source, **options)
         self._place = device if sharding is None else sharding
-        self._staged: dict[str, Any] | None = None  # the state before the batch in transfer
+        self._ahead = Ahead(1, always=True)
         places = jax.tree.leaves(self._place, is_leaf=_is_place) or [jax.devices()[0]]
         self._stages = any(_platform(place) != "cpu" for place in places)
         self._global = any(not getattr(place, "is_fully_addressable", True) for place in places)
 
     def __iter__(self) -> BatchIterator:
+        if self._resumed:
+            self._take_back()
         batches = super().__iter__()
-        self._staged = None
         epoch = self.epoch
         return BatchIterator(self, self._on_device(batches, epoch), epoch=epoch)
 
     def steps(self, n: int) -> BatchIterator:
         """Iterate over the next `n` batches, across the ends of epochs, as a Loader does."""
+        self._take_back()
         batches = super().steps(n)
-        self._staged = None
         return BatchIterator(self, self._on_device(batches, None), steps=n)
+
+    def _take_back(self) -> None:
+        """Set the position before the batches that were sent and not delivered."""
+        position = self._ahead.position
+        if position is not None and self._info.replayable:
+            self.restore(json.loads(position))
 
     @property
     def element_spec(self) -> Any:
@@ -115,43 +124,18 @@ class JaxLoader(Loader):
 
     def state(self) -> dict[str, Any]:
         """Return the position, as `penstock.Loader.state`; staged batches are not counted."""
-        return super().state() if self._staged is None else dict(self._staged)
+        position = self._ahead.position
+        return super().state() if position is None else dict(json.loads(position))
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken, as `penstock.Loader.restore` does."""
-        self._staged = None
         super().restore(state)
+        self._ahead.forget()
 
     def _on_device(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
         if not self._stages:
-            yield from map(self._put, batches)
-            return
-        ahead: tuple[Any, ...] = ()
-        error: BaseException | None = None
-        # Request nothing from an epoch that has ended: its hooks must run after the last batch was
-        # delivered.
-        while not ahead or epoch is None or not self._is_over(epoch):
-            before = super().state()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                break
-            except Exception as raised:  # raised later, at its own place
-                error = raised
-                break
-            now, ahead = ahead, (self._put(batch),)
-            del batch
-            self._staged = before
-            yield from now
-        self._staged = None
-        yield from ahead
-        if error is not None:
-            raise error
-        yield from map(self._put, batches)
-
-    def _is_over(self, epoch: int) -> bool:
-        """Whether the pass of `epoch` was delivered; for a Dataset, a pass is all rounds."""
-        return self._info.pass_of(self.epoch) != self._info.pass_of(epoch)
+            return map(self._put, batches)
+        return self._ahead.run(lambda: self, batches, epoch, self._put)
 
     def _put(self, batch: Any) -> Any:
         leaves, tree = jax.tree.flatten(batch)

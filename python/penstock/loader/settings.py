@@ -12,7 +12,6 @@ from ..errors import InvalidArgument
 from ..streams import OneShot
 from .source import SourceInfo, check_options, granule_of
 
-_MOST_WORKERS = 256
 _LONGEST_S = 1e9  # in nanoseconds it fits into 64 bits
 
 
@@ -61,8 +60,8 @@ def settings_of(
     )
     queue = 10 if max_queue_size is None else max_queue_size
     queue = integer("max_queue_size", queue, 1, MOST_QUEUED, operation="Loader")
-    if workers > _MOST_WORKERS:
-        raise InvalidArgument(f"workers is {workers}; {_MOST_WORKERS} at most", "Loader")
+    if workers > _engine.MAX_WORKERS:
+        raise InvalidArgument(f"workers is {workers}; {_engine.MAX_WORKERS} at most", "Loader")
     one_of("on_error", on_error, ("raise", "skip", "replace"), "Loader")
     one_of("start_method", start_method, ("spawn", "forkserver", "fork"), "Loader")
     if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout > 0):
@@ -112,7 +111,7 @@ def settings_of(
     whole = whole or (on_error != "raise" and not info.falls_back)
     places = max(workers, 1)
     if mode == "threads" and timeout is not None:
-        places = min(2 * places + 8, _MOST_WORKERS)  # for replacements of stuck threads
+        places = _engine.thread_places(places)  # some for replacements of stuck threads
         tune_workers = False  # replacements have the last places
     rows = max(info.most_rows, batch)
     settings: dict[str, Any] = {

@@ -121,8 +121,6 @@ class WorkerPool:
         self._false_starts: dict[int, int] = {}  # by worker, in a row
         self._next_number = 0
         self._packed_as: dict[str, int] = {}  # version and length of the dataset in the payload
-        self._places: list[int] = []  # free places for replacements of stuck threads
-        self._missing = 0  # stuck threads without a replacement
 
     # ---- starting --------------------------------------------------------------------------------
 
@@ -149,7 +147,6 @@ class WorkerPool:
             self.core.set_inline(self.info.source, self.collate, self._changed)
             return
         if self.mode == "threads":
-            self._places = list(range(workers, self.settings["places"]))
             for worker in range(workers):
                 self._start_thread(worker)
             if self.settings["timeout"] >= 0:
@@ -186,42 +183,25 @@ class WorkerPool:
             serve = lambda w: core.run_thread(w, info.source, collate, changed)  # noqa: E731
         thread = threading.Thread(
             target=_run_thread,
-            args=(weakref.ref(self), serve, worker),
+            args=(core, serve, worker),
             name=f"penstock worker {worker}",
             daemon=True,
         )
         self.running.threads = [t for t in self.running.threads if t.is_alive()] + [thread]
         thread.start()
 
-    def _goes_on(self, worker: int) -> bool:
-        """Whether an abandoned thread whose call returned becomes another's replacement."""
-        with self._lock:
-            if self.running.closed or self.core.closed() or self.info.kind == "stream":
-                return False
-            if not self._missing:
-                self._places.append(worker)
-                return False
-            self._missing -= 1
-            return True
-
     def _stand_in(self, worker: int) -> None:
-        """Start a replacement for an abandoned thread; without a place, wait for its return."""
-        most = self.settings["places"]
-        if self.info.kind == "stream":
-            # A place's owner has a number, so the stuck thread sees that it lost its place.
-            if sum(thread.is_alive() for thread in self.running.threads) < most:
-                self._start_thread(worker)
-                return
-        elif self._places:
-            self._start_thread(self._places.pop())
-            return
-        else:
-            self._missing += 1
-            if self._missing < self.settings["workers"]:
-                return
-        self.core.set_fatal(
-            errors.Timeout(f"all threads, {most} by now, are stuck in the dataset", "Loader")
-        )
+        """Start a replacement for an abandoned thread."""
+        try:
+            if self.info.kind == "stream":
+                # A place's owner has a number, so the stuck thread sees that it lost its place.
+                self.core.take_place()
+            else:
+                worker = self.core.take_place()
+            self._start_thread(worker)
+            self.core.count_restart()
+        except Exception as error:
+            self.core.set_fatal(error)
 
     def _start_process(self, worker: int) -> None:
         from ..processes.child import own_descriptors
@@ -379,13 +359,11 @@ def _pack(info: Any) -> Any:
         raise
 
 
-def _run_thread(pool: weakref.ref[WorkerPool], serve: Callable[[int], None], worker: int) -> None:
-    while True:
+def _run_thread(core: Any, serve: Callable[[int], None], worker: int) -> None:
+    try:
         serve(worker)
-        alive = pool()
-        if alive is None or not alive._goes_on(worker):
-            return
-        del alive
+    finally:
+        core.give_back_place(worker)
 
 
 def _watch(pool: weakref.ref[WorkerPool], core: Any) -> None:

@@ -21,13 +21,14 @@ import torch.utils.data
 from torch.utils.data import RandomSampler, SequentialSampler
 from torch.utils.data._utils import collate as torch_collate
 
-from ..base.arguments import MOST_QUEUED, old_names
+from ..base.arguments import MOST_QUEUED, integer, old_names
 from ..base.conventions import Closing, Restorable, name_of, shown
 from ..dataset import Dataset
+from ..device.place import Place, torch_place
 from ..errors import Closed, InvalidArgument
 from ..train.torch_module import Aliased, alias
 from .accelerate import keep_loaders
-from .epoch import Iteration
+from .epoch import Iteration, PlacedIteration
 from .order import (
     Order,
     are_of,
@@ -69,6 +70,11 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         False: workers are threads. Ignored with ``num_workers=0``.
     on_error, retries, max_bytes
         As for `penstock.Loader`.
+    device : str or torch.device, optional
+        Where tensors are, such as ``"cuda:0"``; ``pin_memory`` is not needed then. None, and
+        ``"cpu"``: in memory.
+    ahead : int
+        With a device: batches that may be on their way to it, or there, besides the one in use.
 
     Notes
     -----
@@ -113,6 +119,8 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         on_error: str = "raise",
         retries: int = 0,
         max_bytes: int | None = None,
+        device: Any = None,
+        ahead: int = 2,
     ) -> None:
         pipes = [getattr(torch.utils.data, f"{kind}DataPipe", ()) for kind in ("Iter", "Map")]
         if any(isinstance(dataset, kind) for kind in pipes):
@@ -149,6 +157,11 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         self.on_error = on_error
         self.retries = retries
         self.max_bytes = max_bytes
+        self.device = device
+        self.ahead = integer("ahead", ahead, 0, 1 << 10, operation="DataLoader")
+        place = self._place
+        if place is not None and self._mode()["use_multiprocessing"]:
+            place.check_start_method(self._mode()["start_method"])
         # None: the engine computes the order, and no lists of indices are needed.
         self._lists_of: Iterable[Any] | None = self._index_sampler if self._is_map else None
         self._engine_shuffles = False
@@ -162,6 +175,14 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         keep_loaders(_is_ours)
 
     # ---- what torch's attributes say
+
+    @property
+    def _place(self) -> Place | None:
+        """Where batches go; made again in a process that unpickled the loader."""
+        made = self.__dict__.get("_placed")
+        if made is None or made[0] != self.device:
+            made = self.__dict__["_placed"] = self.device, torch_place(self.device)
+        return made[1]
 
     @property
     def _is_map(self) -> bool:
@@ -224,7 +245,9 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         else:
             workers.go_to(epoch)
         self._latest = workers
-        return Iteration(self, workers, epoch, lists)
+        batches = Iteration(self, workers, epoch, lists)
+        place = self._place
+        return batches if place is None else PlacedIteration(batches, workers, epoch, place)
 
     def _draws_base_seed(self, again: Any) -> bool:
         """Whether the next iteration draws one, as in torch: with persistent workers, the first.
@@ -273,7 +296,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         workers = self._latest
         if workers is None:
             workers = self._latest = self._idle_workers()
-        place = workers.loader.state()
+        place = workers.state()
         begun = place["epoch"] == self._epoch - 1  # else it has ended; no next order yet
         if begun and self._was_last(place["batches"], workers):
             place = {**place, "epoch": self._epoch, "batches": 0}
@@ -325,6 +348,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
                 "restore",
             )
         self.close()
+        self.__dict__["_placed"] = None
         self._forget()
         if self.seed is None:
             self._key = state["loader"]["seed"]
@@ -364,7 +388,10 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, as `penstock.Loader.stats` does."""
-        return self._any_workers().stats()
+        stats = self._any_workers().stats()
+        if self._place is not None:
+            stats["device"] = {**self._place.stats(), "ahead": self.ahead}
+        return stats
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write a page with the activity of each worker and the bottleneck."""
@@ -389,6 +416,9 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         self._closed = True
         for workers in self._worker_sets:
             workers.loader.close()
+        made = self.__dict__.get("_placed")
+        if made is not None and made[1] is not None:
+            made[1].close()
 
     # ---- accelerate
 
@@ -415,7 +445,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
             *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
             *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
             *("pin_memory_device", "in_order", "seed", "use_multiprocessing", "on_error"),
-            *("retries", "max_bytes"),
+            *("retries", "max_bytes", "device", "ahead"),
         )
         same = {name: getattr(self, name) for name in names}
         return type(self)(other.dataset, generator=other.generator, **batches, **same)
@@ -435,6 +465,7 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
             "_latest": None,
             "_order": Order(),
             "_resumed": None,
+            "_placed": None,
         }
         return {**self.__dict__, **fresh}
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base.conventions import Closing, shown
+from ..device.ahead import Ahead
 from ..errors import InvalidArgument
 from .types import converted, tensors_of
 from .worker_set import WorkerSet
 
 if TYPE_CHECKING:
+    from ..device.place import Place
     from .data_loader import DataLoader
 
 # The engine's error text begins so if the samples of a batch cannot be rows of the same arrays.
@@ -29,7 +31,7 @@ class Iteration(Closing):
         self._epoch = epoch
         self._yielded = 0
         self._most = None if owner._is_map else owner._IterableDataset_len_called
-        self._pins = owner.pin_memory and torch.cuda.is_available()
+        self._pins = owner.pin_memory and owner._place is None and torch.cuda.is_available()
         workers.lists.open(epoch, lists)
         workers.iteration = weakref.ref(self)
         self._batches: Iterator[Any] = iter(workers.loader)
@@ -101,3 +103,33 @@ class Iteration(Closing):
     def __del__(self) -> None:
         if hasattr(self, "_workers"):
             self._end()
+
+
+class PlacedIteration(Closing):
+    """``for batch in loader`` with a device: the next batches are on their way to it."""
+
+    def __init__(self, host: Iteration, workers: WorkerSet, epoch: int, place: Place) -> None:
+        self._host = host
+        self._ahead = Ahead(host._owner.ahead)
+        workers.ahead = weakref.ref(self._ahead)
+        self._batches = self._ahead.run(
+            lambda: workers.loader, host, epoch, place.send, place.deliver
+        )
+
+    def __iter__(self) -> PlacedIteration:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._host)
+
+    def __repr__(self) -> str:
+        return repr(self._host)
+
+    def close(self) -> None:
+        """End this iteration, as a ``break`` does. The workers stay alive."""
+        self._ahead.forget()
+        self._batches = iter(())
+        self._host.close()

@@ -7,15 +7,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from ..base.arguments import integer
 from ..base.element_spec import with_types
-from ..base.interop import tensor_of_array
+from ..base.interop import tensor_of_leaf
 from ..base.nests import mapped
-from ..errors import InvalidArgument
+from ..device.ahead import Ahead
+from ..device.place import torch_place
 from ..loader import BatchIterator, Loader
 
 if TYPE_CHECKING:
@@ -26,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["TensorLoader", "feed"]
 
 
-def feed(source: Any, *, device: None = None, **options: Unpack[LoaderOptions]) -> TensorLoader:
+def feed(
+    source: Any, *, device: Any = None, ahead: int = 2, **options: Unpack[LoaderOptions]
+) -> TensorLoader:
     """Feed torch from a `penstock.Dataset`, or from any other source of `penstock.Loader`.
 
     Parameters
@@ -34,8 +40,11 @@ def feed(source: Any, *, device: None = None, **options: Unpack[LoaderOptions]) 
     source : object
         As for `penstock.Loader`. For a torch data set with torch's own arguments, samplers and
         collating use `DataLoader`.
-    device : None
-        Batches stay in CPU memory; call ``tensor.to(device)``.
+    device : str or torch.device, optional
+        Where the batches are: ``"cuda:0"``, ``"cuda"`` for torch's current device, or another of
+        torch's devices. None, and ``"cpu"``: in the memory that workers wrote.
+    ahead : int
+        With a device: batches that may be on their way to it, or there, besides the one in use.
     **options
         As for `penstock.Loader`.
 
@@ -46,66 +55,98 @@ def feed(source: Any, *, device: None = None, **options: Unpack[LoaderOptions]) 
     Raises
     ------
     InvalidArgument
-        A device is given, or an option of the Loader is invalid.
+        The device is not one of torch's, this torch has no CUDA, or an option is invalid.
+    NotFound
+        No CUDA driver, or no such device.
 
     Notes
     -----
     Arrays become tensors over the same memory, which is not overwritten while one of them exists.
     Read-only arrays are copied. Nests do not change, and values that torch has no type for are not
     converted: strings, `penstock.Ragged`.
+
+    On a CUDA device, tensors are views of buffers that belong to the feed. A buffer is used again
+    after the work that was enqueued on the consumer's stream before its tensors were dropped; see
+    docs/device.md for other streams and for CUDA graphs.
     """
-    if device is not None:
-        raise InvalidArgument(
-            f"device is {device!r}; feed leaves batches in memory: leave device out, and take "
-            "tensor.to(device, non_blocking=True) of what comes",
-            "feed",
-        )
-    return TensorLoader(source, **options)
+    return TensorLoader(source, device=device, ahead=ahead, **options)
 
 
 class TensorLoader(Loader):
     """A `penstock.Loader` of torch tensors. Made by `feed`."""
 
+    def __init__(
+        self, source: Any, *, device: Any = None, ahead: int = 2, **options: Unpack[LoaderOptions]
+    ) -> None:
+        ahead = integer("ahead", ahead, 0, 1 << 10, operation="feed")
+        place = torch_place(device)
+        if place is not None:
+            place.check_start_method(options.get("start_method"))
+        super().__init__(source, **options)
+        self._place = place
+        self._ahead = Ahead(ahead)
+
     def __iter__(self) -> BatchIterator:
+        if self._resumed:
+            self._take_back()
         batches = super().__iter__()
-        return BatchIterator(self, map(_tensors, batches), epoch=self.epoch)
+        epoch = self.epoch
+        return BatchIterator(self, self._placed(batches, epoch), epoch=epoch)
 
     def steps(self, n: int) -> BatchIterator:
         """Iterate over the next `n` batches, across the ends of epochs, as a Loader does."""
-        return BatchIterator(self, map(_tensors, super().steps(n)), steps=n)
+        self._take_back()
+        return BatchIterator(self, self._placed(super().steps(n), None), steps=n)
+
+    def _take_back(self) -> None:
+        """Set the position before the batches that were sent and not delivered."""
+        position = self._ahead.position
+        if position is not None and self._info.replayable:
+            self.restore(json.loads(position))
+
+    def _placed(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
+        place = self._place
+        if place is None:
+            return map(_tensors, batches)
+        return self._ahead.run(lambda: self, batches, epoch, place.send, place.deliver)
 
     @property
     def element_spec(self) -> Any:
         """As for `penstock.Loader`, with torch's types."""
         return with_types(super().element_spec, _type_of)
 
+    def state(self) -> dict[str, Any]:
+        """Return the position, as `penstock.Loader.state`; batches on their way do not count."""
+        position = self._ahead.position
+        return super().state() if position is None else dict(json.loads(position))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken, as `penstock.Loader.restore` does."""
+        super().restore(state)
+        self._ahead.forget()
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters of `penstock.Loader.stats`, and ``device`` if there is one.
+
+        docs/device.md describes its keys.
+        """
+        stats = super().stats()
+        if self._place is not None:
+            stats["device"] = {**self._place.stats(), "ahead": self._ahead.most}
+        return stats
+
+    def close(self) -> None:
+        """End the workers, and wait for copies in flight. Held batches stay valid."""
+        self._ahead.forget()
+        super().close()
+        if self._place is not None:
+            self._place.close()
+
 
 def _tensors(batch: Any) -> Any:
-    return mapped(_tensor, batch)
-
-
-def _tensor(leaf: Any) -> Any:
-    """A tensor over an array's memory if torch has its type; otherwise the leaf itself."""
-    if isinstance(leaf, np.generic):
-        leaf = np.asarray(leaf)
-    if not isinstance(leaf, np.ndarray):
-        return leaf
-    array = np.asarray(leaf)
-    if array.dtype.kind not in "biufc":
-        known = array.dtype.kind == "V" and getattr(torch, array.dtype.name, None)
-        if not isinstance(known, torch.dtype):
-            return leaf
-        return tensor_of_array(array.view(f"i{array.dtype.itemsize}"), array.dtype.name)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()
-    try:
-        return torch.from_numpy(array)
-    except TypeError:  # longdouble, and other types of the platform
-        return leaf
+    return mapped(tensor_of_leaf, batch)
 
 
 def _type_of(dtype: np.dtype[Any]) -> Any:
-    made = _tensor(np.zeros(1, dtype))
+    made = tensor_of_leaf(np.zeros(1, dtype))
     return made.dtype if isinstance(made, torch.Tensor) else dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import operator
 import weakref
@@ -23,6 +24,7 @@ from .types import STANDARD_COLLATE
 from .worker import Collated, Start, Streams
 
 if TYPE_CHECKING:
+    from ..device.ahead import Ahead
     from .data_loader import DataLoader
 
 
@@ -32,6 +34,7 @@ class WorkerSet:
     def __init__(self, owner: DataLoader) -> None:
         self.lists = Lists(((owner.prefetch_factor or 0) + 2) * (owner.num_workers + 1) + 8)
         self.iteration: weakref.ref[Any] | None = None  # the current iteration
+        self.ahead: weakref.ref[Ahead] | None = None  # of that iteration, if it has a device
         self._made_for = _attributes_of(owner)
         collates = not owner._is_default_collate()
         self.tensors = None if collates else _columns_of(owner)
@@ -69,6 +72,12 @@ class WorkerSet:
         state = self.loader.state()
         if (state["epoch"], state["batches"]) != (epoch, 0) or state["ahead"]:
             self.loader.restore({**state, "epoch": epoch, "batches": 0, "ahead": []})
+
+    def state(self) -> dict[str, Any]:
+        """The Loader's position; batches on their way to a device do not count."""
+        ahead = None if self.ahead is None else self.ahead()
+        position = None if ahead is None else ahead.position
+        return self.loader.state() if position is None else dict(json.loads(position))
 
     def stats(self) -> dict[str, Any]:
         """The counters, including those of the time before workers collated."""

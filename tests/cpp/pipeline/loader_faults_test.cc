@@ -457,7 +457,7 @@ TEST(LoaderTimeouts, when_every_thread_is_stuck_it_says_so) {
       feed.next();
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kTimeout);
-      ended = std::string(error.what()).find("threads are stuck") != std::string::npos;
+      ended = std::string(error.what()).find("11 by now, are stuck") != std::string::npos;
     }
   }
   EXPECT_TRUE(ended);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/pipeline/engine/plan_tickets.h"
+#include "penstock/workers/ring_worker.h"
 #include "tests/cpp/pipeline/scheduler_world.h"
 
 namespace penstock {
@@ -211,8 +212,7 @@ TEST(Scheduler, a_stream_does_not_end_before_what_it_gave_last) {
     World world({.batch = kLongRows, .queue = 2, .ordered = false}, std::make_unique<OneStream>());
     world.scheduler().begin_epoch();
     std::vector<TicketRing::Claim> claims(2 * kLongRows);
-    uint64_t cursor = 0;
-    for (TicketRing::Claim& claim : claims) ASSERT_TRUE(world.ring().claim(1, cursor, claim));
+    for (TicketRing::Claim& claim : claims) ASSERT_TRUE(RingWorker(world.ring(), 1).claim(claim));
     for (size_t i = 1; i + 1 < claims.size(); ++i) world.finish(claims[i]);
     // Both become ready while the scheduler checks the second.
     std::thread worker([&] {

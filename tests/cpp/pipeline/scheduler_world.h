@@ -9,6 +9,8 @@
 
 #include "indexed_tickets.h"
 #include "penstock/pipeline/scheduler/scheduler.h"
+#include "penstock/workers/ring_worker.h"
+#include "penstock/workers/ticket_runner.h"
 
 // A scheduler whose tickets are claimed by the test, so nothing depends on time.
 namespace penstock::testing {
@@ -81,9 +83,8 @@ class World {
     for (uint64_t seq = ring_->head(); seq < ring_->posted(); ++seq) work(seq);
   }
   std::optional<TicketRing::Claim> claim(uint32_t worker = 1) {
-    uint64_t cursor = UINT64_MAX;
     TicketRing::Claim claim;
-    return ring_->claim(worker, cursor, claim) ? std::optional(claim) : std::nullopt;
+    return RingWorker(*ring_, worker).claim(claim) ? std::optional(claim) : std::nullopt;
   }
   Slot slot_of(const TicketRing::Claim& claim) { return Slot(*ring_, claim, &memory_, writes_); }
   void finish(const TicketRing::Claim& claim) {

@@ -12,6 +12,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/memory/allocator.h"
+#include "penstock/workers/ring_consumer.h"
+#include "penstock/workers/ring_supervisor.h"
+#include "penstock/workers/ring_worker.h"
 #include "penstock/workers/ticket_runner.h"
 
 namespace penstock {
@@ -30,20 +33,19 @@ struct OneSlotRing {
         memory(arena) {}
 
   uint64_t post() {
-    BatchEntry& next = ring->next_entry();
+    BatchEntry& next = RingConsumer(*ring).next_entry();
     next.epoch = next.base = next.step = next.version = 0;
     next.rows = next.granules = ring->granules();
     next.owner = kAnyWorker;
     next.stream = 0;
     next.input_offset = 0;
     uint64_t seq = next.seq;
-    ring->publish(next);
+    RingConsumer(*ring).publish(next);
     return seq;
   }
   TicketRing::Claim claim(uint32_t worker) {
-    uint64_t cursor = UINT64_MAX;
     TicketRing::Claim claim;
-    EXPECT_TRUE(ring->claim(worker, cursor, claim));
+    EXPECT_TRUE(RingWorker(*ring, worker).claim(claim));
     return claim;
   }
 
@@ -110,7 +112,7 @@ TEST(Slot, many_threads_agree_on_one_layout) {
 TEST(Slot, memory_that_the_entry_has_already_is_used_if_it_is_enough) {
   OneSlotRing world(1);
   for (uint64_t has : {kRowsBytes / 2, kRowsBytes, 2 * kRowsBytes}) {
-    BatchEntry& next = world.ring->next_entry();
+    BatchEntry& next = RingConsumer(*world.ring).next_entry();
     next.rows = next.granules = 1;
     next.owner = kAnyWorker;
     next.input_offset = 0;
@@ -118,7 +120,7 @@ TEST(Slot, memory_that_the_entry_has_already_is_used_if_it_is_enough) {
     next.block_offset = world.arena.region()->offset_of(space);
     next.block_bytes = has;
     uint64_t seq = next.seq;
-    world.ring->publish(next);
+    RingConsumer(*world.ring).publish(next);
     Slot slot(*world.ring, world.claim(0), &world.memory, idle);
     std::byte* rows = slot.memory(layout_of("x"), kRowsBytes);
     if (has >= kRowsBytes) {
@@ -193,10 +195,10 @@ TEST(Slot, a_wait_for_space_ends_when_the_batch_is_withdrawn) {
     slot.finish_inline(ResultKind::kNone, 0, {});
   });
   while (second.task->claimed_ns.load() != kClockStopped) std::this_thread::yield();
-  world.ring->withdraw(1);
-  world.ring->advance_head(2);
+  RingConsumer(*world.ring).withdraw(1);
+  RingConsumer(*world.ring).advance_head(2);
   waits.join();
-  EXPECT_TRUE(world.ring->withdraw(1));
+  EXPECT_TRUE(RingConsumer(*world.ring).withdraw(1));
   EXPECT_TRUE(world.ring->holds(first));
 }
 
@@ -247,8 +249,8 @@ TEST(Slot, what_was_taken_away_is_not_written_any_more) {
   EXPECT_TRUE(slot.progress({3}));
   EXPECT_NE(slot.memory(layout_of("x"), kRowsBytes), nullptr);
   { EXPECT_TRUE(static_cast<bool>(Slot::Write(slot))); }
-  ASSERT_TRUE(world.ring->take_over(claim));
-  world.ring->reopen_task(claim, 0);
+  ASSERT_TRUE(RingSupervisor(*world.ring).take_over(claim));
+  RingSupervisor(*world.ring).reopen_task(claim, 0);
   { EXPECT_FALSE(static_cast<bool>(Slot::Write(slot))); }
   EXPECT_FALSE(slot.progress({5}));
   EXPECT_EQ(slot.in_hand(), Call{3});
@@ -276,17 +278,17 @@ TEST(Slot, a_clock_is_not_moved_by_the_one_before) {
       }
     });
     while (!begun.load()) std::this_thread::yield();
-    ASSERT_TRUE(world.ring->take_over(old));
+    ASSERT_TRUE(RingSupervisor(*world.ring).take_over(old));
     while (world.ring->place(0).inside.load() != 0) std::this_thread::yield();
-    world.ring->reopen_task(old, 0);
+    RingSupervisor(*world.ring).reopen_task(old, 0);
     const TicketRing::Claim next = world.claim(1);
     next.task->claimed_ns.store(kMine);
     late.join();
     ASSERT_EQ(next.task->claimed_ns.load(), kMine) << round;
     Slot(*world.ring, next, &world.memory, idle).finish_inline(ResultKind::kNone, 0, {});
-    world.ring->close_layout(seq);
-    world.ring->clear(seq);
-    world.ring->advance_head(seq + 1);
+    RingConsumer(*world.ring).close_layout(seq);
+    RingConsumer(*world.ring).clear(seq);
+    RingConsumer(*world.ring).advance_head(seq + 1);
   }
 }
 
@@ -295,16 +297,16 @@ TEST(Slot, a_place_in_use_by_another_batch_is_not_touched) {
   world.post();
   TicketRing::Claim old = world.claim(0);
   Slot zombie(*world.ring, old, &world.memory, idle);
-  ASSERT_TRUE(world.ring->take_over(old));
+  ASSERT_TRUE(RingSupervisor(*world.ring).take_over(old));
   world.ring->finish(old);
   for (uint64_t seq = 0; seq < 4; ++seq) {  // one lap
     if (seq > 0) {
       Slot slot(*world.ring, world.claim(1), &world.memory, idle);
       slot.finish_inline(ResultKind::kNone, 0, {});
     }
-    world.ring->close_layout(seq);
-    world.ring->clear(seq);
-    world.ring->advance_head(seq + 1);
+    RingConsumer(*world.ring).close_layout(seq);
+    RingConsumer(*world.ring).clear(seq);
+    RingConsumer(*world.ring).advance_head(seq + 1);
     world.post();
   }
   EXPECT_EQ(world.ring->entry_at(4).seq, 4u);
@@ -358,8 +360,8 @@ class TakenFrom : public TicketRunner {
   explicit TakenFrom(TicketRing& ring) : ring_(ring) {}
   void run(const Ticket&, Slot& slot) override {
     ++runs;
-    ASSERT_TRUE(ring_.take_over(slot.claim()));
-    ring_.reopen_task(slot.claim(), 0);
+    ASSERT_TRUE(RingSupervisor(ring_).take_over(slot.claim()));
+    RingSupervisor(ring_).reopen_task(slot.claim(), 0);
     slot.finish_inline(ResultKind::kPacket, 0, {});
   }
   int runs = 0;

@@ -12,6 +12,8 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
+#include "penstock/workers/ring_consumer.h"
+#include "penstock/workers/ring_worker.h"
 #include "process_world.h"
 
 namespace penstock {
@@ -53,11 +55,11 @@ TEST(Supervisor, a_worker_that_dies_after_its_result_lost_nothing) {
   std::atomic<int>* deaths = static_cast<std::atomic<int>*>(os::reserve_mapping(-1, 4096, true));
   {
     World world({.spares = 3, .life = [deaths](TicketRing& ring, uint32_t worker, int) {
-                   uint64_t cursor = 0;
+                   RingWorker end(ring, worker);
                    TicketRing::Claim claim;
                    while (!ring.closed()) {
-                     if (!ring.claim(worker, cursor, claim)) {
-                       ring.wait_for_work(worker, cursor);
+                     if (!end.claim(claim)) {
+                       end.wait();
                        continue;
                      }
                      ring.begin_result(claim);
@@ -110,8 +112,8 @@ TEST(Supervisor, a_deadly_row_is_left_out_under_a_policy_that_says_so) {
 TEST(Supervisor, deaths_are_reported_with_the_tickets_that_the_worker_had_done) {
   World world({.spares = 2, .life = [](TicketRing& ring, uint32_t worker, int) {
                  if (worker == 1 && ring.place(1).counters.deaths.get() == 0) die();
-                 uint64_t cursor = 0;
-                 while (!ring.closed()) ring.wait_for_work(worker, cursor);
+                 RingWorker end(ring, worker);
+                 while (!ring.closed()) end.wait();
                }});
   world.until_event(Supervisor::Kind::kDied);
   EXPECT_EQ(world.events()[0].worker, 1u);
@@ -185,11 +187,11 @@ TEST(Supervisor, a_process_killed_in_the_middle_of_a_layout_stops_nobody) {
                .life = [](TicketRing& ring, uint32_t worker, int link) {
                  NoRows memory(link);
                  Nobody nobody;
-                 uint64_t cursor = 0;
+                 RingWorker end(ring, worker);
                  TicketRing::Claim claim;
                  while (!ring.closed()) {
-                   if (!ring.claim(worker, cursor, claim)) {
-                     ring.wait_for_work(worker, cursor);
+                   if (!end.claim(claim)) {
+                     end.wait();
                      continue;
                    }
                    Slot slot(ring, claim, &memory, nobody);
@@ -235,11 +237,11 @@ TEST(Supervisor, a_stuck_process_with_withdrawn_work_is_killed_too) {
 // Claims one ticket and answers it over the link with `bytes` bytes, of which it sends `sent`.
 Life spills(uint64_t bytes, uint64_t sent) {
   return [=](TicketRing& ring, uint32_t worker, int link) {
-    uint64_t cursor = 0;
+    RingWorker end(ring, worker);
     TicketRing::Claim claim;
     while (!ring.closed()) {
-      if (!ring.claim(worker, cursor, claim)) {
-        ring.wait_for_work(worker, cursor);
+      if (!end.claim(claim)) {
+        end.wait();
         continue;
       }
       std::vector<std::byte> packet(sent, std::byte(claim.seq + 1));
@@ -279,7 +281,7 @@ TEST(Supervisor, closing_ends_a_worker_in_the_middle_of_a_message) {
     World world({.spares = 0, .life = spills(1 << 20, 1 << 10)});
     world.feed().begin_epoch();
     world.feed().poll(0);
-    world.ring().wake_workers(true);
+    RingConsumer(world.ring()).wake_workers(true);
     while (world.ring().place(0).tickets.load() == 0) std::this_thread::yield();
     world.supervisor().close(0);
   }
@@ -290,12 +292,12 @@ TEST(Supervisor, an_announced_arena_is_found_by_its_number) {
   World world({.workers = 1, .spares = 0, .life = [](TicketRing& ring, uint32_t worker, int link) {
                  auto region = Region::create(Region::Kind::kShared);
                  link_send(link, {LinkMessage::kArena, 0, 42, 0}, {}, region->fd());
-                 uint64_t cursor = 0;
-                 while (!ring.closed()) ring.wait_for_work(worker, cursor);
+                 RingWorker end(ring, worker);
+                 while (!ring.closed()) end.wait();
                }});
-  EXPECT_NE(world.supervisor().region(42), nullptr);
+  EXPECT_NE(world.supervisor().arenas().region(42), nullptr);
   std::thread closer([&] { world.supervisor().close(1'000'000'000); });
-  EXPECT_EQ(world.supervisor().region(43), nullptr);
+  EXPECT_EQ(world.supervisor().arenas().region(43), nullptr);
   closer.join();
 }
 
@@ -311,13 +313,13 @@ TEST(Supervisor, what_the_consumer_returns_is_not_in_use_while_its_worker_sleeps
       arena.release(block);
     }
     link_send(link, {LinkMessage::kArena, 0, 42, 0}, {}, arena.region()->fd());
-    uint64_t cursor = 0;
-    while (!ring.closed()) ring.wait_for_work(worker, cursor);
+    RingWorker end(ring, worker);
+    while (!ring.closed()) end.wait();
   };
   Lease first, last;
   {
     World world({.workers = 1, .spares = 0, .life = life});
-    auto region = world.supervisor().region(42);
+    auto region = world.supervisor().arenas().region(42);
     ASSERT_NE(region, nullptr);
     std::atomic<uint64_t>& in_use = world.ring().place(0).memory.in_use;
     first = Lease(region, refs[0]);
@@ -348,8 +350,8 @@ TEST(Supervisor, an_update_reaches_every_living_worker) {
                  uint64_t value = 0;
                  if (pread(descriptor.get(), &value, sizeof(value), 0) != sizeof(value)) return;
                  ring.place(worker).ticket_ns.store(header.number * 1000 + value);
-                 uint64_t cursor = 0;
-                 while (!ring.closed()) ring.wait_for_work(worker, cursor);
+                 RingWorker end(ring, worker);
+                 while (!ring.closed()) end.wait();
                }});
   os::Fd file = os::memory_file("penstock-test");
   uint64_t value = 7;
@@ -369,7 +371,7 @@ TEST(Supervisor, closing_kills_workers_that_do_not_end) {
     World world({.behaviour = [](const Ticket&, uint32_t, bool, uint32_t) { hang(); }});
     world.feed().begin_epoch();
     world.feed().poll(0);
-    world.ring().wake_workers(true);
+    RingConsumer(world.ring()).wake_workers(true);
     world.supervisor().close(10'000'000);
   }
   EXPECT_LT(now_ns() - begin, 20'000'000'000u);

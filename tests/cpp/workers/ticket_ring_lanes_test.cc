@@ -2,6 +2,9 @@
 #include <thread>
 
 #include "penstock/memory/allocator.h"
+#include "penstock/workers/ring_consumer.h"
+#include "penstock/workers/ring_supervisor.h"
+#include "penstock/workers/ring_worker.h"
 #include "penstock/workers/ticket_runner.h"
 #include "ticket_rings.h"
 
@@ -30,11 +33,9 @@ TEST(TicketRingLanes, each_has_a_ring_of_its_own) {
   post(ring->lane(1));
   EXPECT_EQ(ring->posted(), 0u);
   EXPECT_EQ(ring->lane(1).posted(), 1u);
-  uint64_t cursor = 0;
   TicketRing::Claim claim;
-  EXPECT_FALSE(ring->claim(0, cursor, claim));
-  EXPECT_FALSE(ring->lane(2).claim(0, cursor, claim));
-  ASSERT_TRUE(ring->lane(1).claim(0, cursor, claim));
+  EXPECT_FALSE(RingWorker(ring->lane(2), 0).claim(claim));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(claim));
   EXPECT_EQ(claim.lane, 1u);
   EXPECT_EQ(ticket_of(claim).lane, 1u);
   auto [lane, seq, granule] = ring->address_of(ring->number_of(claim));
@@ -51,9 +52,8 @@ TEST(TicketRingLanes, another_process_finds_them) {
   ASSERT_EQ(opened->lanes(), 3u);
   EXPECT_EQ(opened->lane(2).entries(), 8u);
   post(ring->lane(2));
-  uint64_t cursor = 0;
   TicketRing::Claim claim;
-  ASSERT_TRUE(opened->lane(2).claim(1, cursor, claim));
+  ASSERT_TRUE(RingWorker(opened->lane(2), 1).claim(claim));
   EXPECT_EQ(state(ring->lane(2), 0), TaskState::kClaimed);
   testing::finish(opened->lane(2), claim);
   EXPECT_TRUE(ring->lane(2).ready(0));
@@ -65,19 +65,17 @@ TEST(TicketRingLanes, the_death_of_a_worker_opens_its_tickets_in_all) {
   auto ring = ring_of_lanes(2);
   for (uint32_t l = 0; l < 3; ++l) {
     post(ring->lane(l));
-    uint64_t cursor = 0;
     TicketRing::Claim claim;
-    ASSERT_TRUE(ring->lane(l).claim(1, cursor, claim));
+    ASSERT_TRUE(RingWorker(ring->lane(l), 1).claim(claim));
   }
   for (uint32_t l = 0; l < 3; ++l) {
-    EXPECT_EQ(ring->lane(l).reopen(1, 3, testing::drop, nullptr), 1u);
+    EXPECT_EQ(RingSupervisor(ring->lane(l)).reopen(1, 3, testing::drop), 1u);
     EXPECT_EQ(state(ring->lane(l), 0), TaskState::kOpen);
   }
   // Another worker, which has already checked all lanes, finds them.
   for (uint32_t l = 0; l < 3; ++l) {
-    uint64_t cursor = 0;
     TicketRing::Claim claim;
-    EXPECT_TRUE(ring->lane(l).claim(0, cursor, claim)) << l;
+    EXPECT_TRUE(RingWorker(ring->lane(l), 0).claim(claim)) << l;
   }
 }
 
@@ -93,13 +91,13 @@ TEST(TicketRingLanes, a_worker_that_sleeps_is_woken_by_any) {
   Numbering worker;
   std::thread serving([&] { serve(*ring, 0, worker, nullptr); });
   for (uint32_t l : {1u, 0u, 2u, 1u}) {
-    while (!ring->asleep(0)) std::this_thread::yield();
+    while (!ring->sleepers().asleep(0)) std::this_thread::yield();
     TicketRing& lane = ring->lane(l);
     const uint64_t seq = post(lane);
-    while (!lane.ready(seq)) lane.consumer_wait(seq, -1);
+    while (!lane.ready(seq)) RingConsumer(lane).wait(seq, -1);
     EXPECT_EQ(lane.task_at(seq, 0).bytes, l);
-    lane.clear(seq);
-    lane.advance_head(seq + 1);
+    RingConsumer(lane).clear(seq);
+    RingConsumer(lane).advance_head(seq + 1);
   }
   ring->close();
   serving.join();
@@ -108,17 +106,17 @@ TEST(TicketRingLanes, a_worker_that_sleeps_is_woken_by_any) {
 // Deciding whether one worker is faster than all would need figures of all lanes together.
 TEST(TicketRingLanes, tickets_of_several_lanes_are_for_all_workers) {
   auto ring = ring_of_lanes(2);
-  ring->set_exclusive(true);
+  ring->sleepers().set_exclusive(true);
   for (uint32_t worker : {0, 1}) {
     ring->place(worker).ticket_ns.store(1'000);
     ring->place(worker).serving.store(1);
   }
   for (uint32_t l = 0; l < 3; ++l) {
     const uint64_t seq = post(ring->lane(l));
-    ring->lane(l).consumer_wait(seq, 1);
-    EXPECT_FALSE(ring->lane(l).one_worker_suffices()) << l;
+    RingConsumer(ring->lane(l)).wait(seq, 1);
+    EXPECT_FALSE(ring->lane(l).sleepers().one_suffices()) << l;
   }
-  EXPECT_FALSE(ring->spare(1));
+  EXPECT_FALSE(RingWorker(*ring, 1).spare());
 }
 
 TEST(TicketRingLanes, closing_wakes_every_consumer) {
@@ -127,7 +125,7 @@ TEST(TicketRingLanes, closing_wakes_every_consumer) {
   for (uint32_t l = 0; l < 3; ++l) {
     const uint64_t seq = post(ring->lane(l));
     consumers.emplace_back([&ring, l, seq] {
-      while (!ring->closed()) ring->lane(l).consumer_wait(seq, -1);
+      while (!ring->closed()) RingConsumer(ring->lane(l)).wait(seq, -1);
     });
   }
   ring->close();

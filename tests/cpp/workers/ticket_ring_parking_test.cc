@@ -4,6 +4,9 @@
 #include <thread>
 #include <vector>
 
+#include "penstock/workers/ring_consumer.h"
+#include "penstock/workers/ring_supervisor.h"
+#include "penstock/workers/ring_worker.h"
 #include "penstock/workers/ticket_ring.h"
 #include "tests/cpp/workers/ticket_rings.h"
 
@@ -25,15 +28,15 @@ class Server {
 
  private:
   void run() {
-    uint64_t cursor = 0;
+    RingWorker end(ring_, worker_);
     TicketRing::Claim claim;
     while (!ring_.closed()) {
-      if (ring_.claim(worker_, cursor, claim)) {
+      if (end.claim(claim)) {
         ring_.begin_result(claim);
         done_.fetch_add(1);  // before the consumer can read it
         ring_.finish(claim);
       } else {
-        ring_.wait_for_work(worker_, cursor);
+        end.wait();
       }
     }
   }
@@ -44,51 +47,49 @@ class Server {
 };
 
 void take(TicketRing& ring, uint64_t seq) {
-  ring.wake_workers(true);
-  while (!ring.ready(seq)) ring.consumer_wait(seq, -1);
-  ring.clear(seq);
-  ring.advance_head(seq + 1);
+  RingConsumer(ring).wake_workers(true);
+  while (!ring.ready(seq)) RingConsumer(ring).wait(seq, -1);
+  RingConsumer(ring).clear(seq);
+  RingConsumer(ring).advance_head(seq + 1);
 }
 
 TEST(TicketRingParking, a_parked_worker_claims_nothing_and_finishes_what_it_has) {
   auto ring = TicketRing::create({8, 1, 3}, false);
-  uint64_t cursor = 0;
   TicketRing::Claim held, claim;
   const uint64_t first = post(*ring);
-  ASSERT_TRUE(ring->claim(2, cursor, held));
-  ring->set_active(2);
-  EXPECT_EQ(ring->active(), 2u);
+  ASSERT_TRUE(RingWorker(*ring, 2).claim(held));
+  ring->sleepers().set_active(2);
+  EXPECT_EQ(ring->sleepers().active(), 2u);
   const uint64_t second = post(*ring);
-  EXPECT_FALSE(ring->claim(2, cursor, claim));
+  EXPECT_FALSE(RingWorker(*ring, 2).claim(claim));
   EXPECT_EQ(state(*ring, second), TaskState::kOpen);
   EXPECT_TRUE(ring->holds(held));
   finish(*ring, held);
   EXPECT_TRUE(ring->ready(first));
-  EXPECT_TRUE(ring->claim(1, cursor = 0, claim));
+  EXPECT_TRUE(RingWorker(*ring, 1).claim(claim));
   finish(*ring, claim);
-  ring->set_active(3);
+  ring->sleepers().set_active(3);
   post(*ring);
-  EXPECT_TRUE(ring->claim(2, cursor = 0, claim));
+  EXPECT_TRUE(RingWorker(*ring, 2).claim(claim));
 }
 
 TEST(TicketRingParking, one_worker_at_least_is_active_and_no_more_than_there_are) {
   auto ring = TicketRing::create({8, 1, 3}, false);
-  EXPECT_EQ(ring->active(), 3u);
-  ring->set_active(0);
-  EXPECT_EQ(ring->active(), 1u);
-  ring->set_active(7);
-  EXPECT_EQ(ring->active(), 3u);
+  EXPECT_EQ(ring->sleepers().active(), 3u);
+  ring->sleepers().set_active(0);
+  EXPECT_EQ(ring->sleepers().active(), 1u);
+  ring->sleepers().set_active(7);
+  EXPECT_EQ(ring->sleepers().active(), 3u);
 }
 
 TEST(TicketRingParking, a_ticket_that_a_parked_worker_dies_with_is_done_by_an_active_one) {
   auto ring = TicketRing::create({8, 1, 2}, false);
-  uint64_t cursor = 0;
   TicketRing::Claim claim;
   const uint64_t seq = post(*ring);
-  ASSERT_TRUE(ring->claim(1, cursor, claim));
-  ring->set_active(1);
+  ASSERT_TRUE(RingWorker(*ring, 1).claim(claim));
+  ring->sleepers().set_active(1);
   Server server(*ring, 0);
-  EXPECT_EQ(ring->reopen(1, 3, drop, nullptr), 1u);
+  EXPECT_EQ(RingSupervisor(*ring).reopen(1, 3, drop), 1u);
   take(*ring, seq);
   EXPECT_EQ(server.done(), 1u);
   ring->close();
@@ -98,7 +99,7 @@ TEST(TicketRingParking, parked_workers_rest_and_come_back) {
   auto ring = TicketRing::create({64, 1, 3}, false);
   Server a(*ring, 0), b(*ring, 1), c(*ring, 2);
   for (int round = 0; round < 200; ++round) {
-    ring->set_active(round % 3 + 1);
+    ring->sleepers().set_active(round % 3 + 1);
     const uint64_t before = b.done() + c.done();
     const uint64_t seq = post(*ring);
     take(*ring, seq);
@@ -108,7 +109,7 @@ TEST(TicketRingParking, parked_workers_rest_and_come_back) {
       EXPECT_LE(late, before + 1);
     }
   }
-  ring->set_active(1);
+  ring->sleepers().set_active(1);
   uint64_t seq = post(*ring);
   take(*ring, seq);
   const uint64_t rest = b.done() + c.done();
@@ -127,9 +128,10 @@ TEST(TicketRingParking, no_wake_up_is_lost_while_workers_are_parked_and_called_b
   uint64_t draw = 7;
   for (int i = 0; i < 20'000; ++i) {
     draw = draw * 6364136223846793005u + 1442695040888963407u;
-    if ((draw >> 60) == 0) ring->set_active(static_cast<uint32_t>(draw >> 33) % 4 + 1);
+    if ((draw >> 60) == 0) ring->sleepers().set_active(static_cast<uint32_t>(draw >> 33) % 4 + 1);
     const uint64_t seq = post(*ring, 2);
-    if ((draw >> 58 & 1) != 0) ring->set_active(static_cast<uint32_t>(draw >> 35) % 4 + 1);
+    if ((draw >> 58 & 1) != 0)
+      ring->sleepers().set_active(static_cast<uint32_t>(draw >> 35) % 4 + 1);
     take(*ring, seq);
   }
   EXPECT_EQ(a.done() + b.done() + c.done() + d.done(), 40'000u);
@@ -141,20 +143,19 @@ TEST(TicketRingParking, a_wake_up_that_reaches_a_worker_which_was_parked_meanwhi
   Server server(*ring, 0);
   std::atomic<bool> parked{false};
   std::thread late([&] {
-    uint64_t cursor = 0;
+    RingWorker end(*ring, 1);
     TicketRing::Claim claim;
-    ring->wait_for_work(1, cursor);
+    end.wait();
     while (!parked) std::this_thread::yield();
     while (!ring->closed()) {
-      EXPECT_FALSE(ring->claim(1, cursor, claim));
-      ring->wait_for_work(1, cursor);
+      EXPECT_FALSE(end.claim(claim));
+      end.wait();
     }
   });
-  while (!ring->asleep(0) || !ring->asleep(1)) std::this_thread::yield();
-  ring->wake_first(1);
+  while (!ring->sleepers().asleep(0) || !ring->sleepers().asleep(1)) std::this_thread::yield();
   const uint64_t seq = post(*ring);
-  ring->wake_workers(true);  // one, for one ticket: worker 1
-  ring->set_active(1);
+  EXPECT_TRUE(ring->sleepers().wake(1));  // the only wake-up for this ticket
+  ring->sleepers().set_active(1);
   parked = true;
   while (!ring->ready(seq)) std::this_thread::yield();  // nobody else wakes worker 0
   ring->close();
@@ -163,12 +164,12 @@ TEST(TicketRingParking, a_wake_up_that_reaches_a_worker_which_was_parked_meanwhi
 
 TEST(TicketRingParking, a_parked_worker_hears_that_something_was_sent_to_it) {
   auto ring = TicketRing::create({8, 1, 2}, false);
-  ring->set_active(1);
+  ring->sleepers().set_active(1);
   std::atomic<int> woken{0};
   std::thread parked([&] {
-    uint64_t cursor = 0;
+    RingWorker end(*ring, 1);
     while (!ring->closed()) {
-      ring->wait_for_work(1, cursor);
+      end.wait();
       ++woken;
     }
   });

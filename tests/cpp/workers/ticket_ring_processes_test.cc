@@ -8,6 +8,9 @@
 
 #include "../memory/child.h"
 #include "penstock/base/clock.h"
+#include "penstock/workers/ring_consumer.h"
+#include "penstock/workers/ring_supervisor.h"
+#include "penstock/workers/ring_worker.h"
 #include "penstock/workers/ticket_ring.h"
 
 namespace penstock {
@@ -22,11 +25,11 @@ uint64_t value_of(uint64_t seq, uint32_t granule) {
 
 bool serve(int fd, uint32_t worker) {
   auto ring = TicketRing::open(fd);
-  uint64_t cursor = 0;
+  RingWorker end(*ring, worker);
   TicketRing::Claim claim;
   while (!ring->closed()) {
-    if (!ring->claim(worker, cursor, claim)) {
-      ring->wait_for_work(worker, cursor);
+    if (!end.claim(claim)) {
+      end.wait();
       continue;
     }
     uint64_t until = now_ns() + claim.seq % 5 * 3000;
@@ -56,8 +59,7 @@ class Workers {
   void kill_and_replace(uint32_t worker) {
     kill(pids_[worker], SIGKILL);
     testing::status_of(pids_[worker]);
-    ring_.reopen(
-        worker, 1000, [](void*, const TicketRing::Claim&) {}, nullptr);
+    RingSupervisor(ring_).reopen(worker, 1000, [](const TicketRing::Claim&) {});
     pids_[worker] = start(worker);
   }
 
@@ -70,12 +72,12 @@ class Workers {
 };
 
 void post_until(TicketRing& ring, uint64_t count) {
-  while (ring.posted() < count && ring.can_post()) {
-    BatchEntry& next = ring.next_entry();
+  while (ring.posted() < count && RingConsumer(ring).can_post()) {
+    BatchEntry& next = RingConsumer(ring).next_entry();
     next.epoch = 0;
     next.rows = next.granules = kGranules;
     next.owner = kAnyWorker;
-    ring.publish(next);
+    RingConsumer(ring).publish(next);
   }
 }
 
@@ -90,8 +92,8 @@ void take_ready(TicketRing& ring) {
         ASSERT_EQ(std::memcmp(task.packet + at, &expected, 8), 0) << seq;
       }
     }
-    ring.clear(seq);
-    ring.advance_head(seq + 1);
+    RingConsumer(ring).clear(seq);
+    RingConsumer(ring).advance_head(seq + 1);
   }
 }
 
@@ -114,13 +116,13 @@ TEST(TicketRingProcesses, killed_workers_lose_nothing) {
       workers.kill_and_replace(random() % kWorkers);
       ++kills;
     } else {
-      ring->consumer_wait(ring->head(), -1);
+      RingConsumer(*ring).wait(ring->head(), -1);
     }
     take_ready(*ring);
   }
   // Tickets in flight are finished, too, without further calls.
   while (ring->head() < ring->posted()) {
-    ring->consumer_wait(ring->head(), -1);
+    RingConsumer(*ring).wait(ring->head(), -1);
     take_ready(*ring);
   }
 }
@@ -133,7 +135,7 @@ TEST(TicketRingProcesses, all_workers_at_once_may_die_again_and_again) {
     for (uint32_t w = 0; w < kWorkers; ++w) workers.kill_and_replace(w);
     uint64_t end = ring->posted();
     while (ring->head() < end) {
-      ring->consumer_wait(ring->head(), -1);
+      RingConsumer(*ring).wait(ring->head(), -1);
       take_ready(*ring);
     }
   }

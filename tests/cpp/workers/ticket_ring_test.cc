@@ -11,6 +11,9 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
+#include "penstock/workers/ring_consumer.h"
+#include "penstock/workers/ring_supervisor.h"
+#include "penstock/workers/ring_worker.h"
 #include "tests/cpp/workers/ticket_rings.h"
 
 namespace penstock {
@@ -25,19 +28,19 @@ using testing::state;
 
 TEST(TicketRing, a_task_goes_from_idle_to_idle) {
   auto ring = TicketRing::create({4, 1, 2}, false);
-  EXPECT_TRUE(ring->can_post());
+  RingConsumer consumer(*ring);
+  EXPECT_TRUE(consumer.can_post());
   uint64_t seq = post(*ring);
   EXPECT_EQ(state(*ring, seq), TaskState::kOpen);
   EXPECT_FALSE(ring->ready(seq));
 
-  uint64_t cursor = 0;
   TicketRing::Claim claim, none;
-  ASSERT_TRUE(ring->claim(1, cursor, claim));
+  ASSERT_TRUE(RingWorker(*ring, 1).claim(claim));
   EXPECT_EQ(state(*ring, seq), TaskState::kClaimed);
   EXPECT_EQ(claim.worker, 1u);
   EXPECT_TRUE(ring->holds(claim));
   uint64_t other = 0;
-  EXPECT_FALSE(ring->claim(0, other, none));
+  EXPECT_FALSE(RingWorker(*ring, 0).claim(none));
 
   EXPECT_TRUE(ring->begin_result(claim));
   EXPECT_EQ(state(*ring, seq), TaskState::kWriting);
@@ -47,9 +50,9 @@ TEST(TicketRing, a_task_goes_from_idle_to_idle) {
   EXPECT_TRUE(ring->ready(seq));
   EXPECT_EQ(ring->task_at(seq, 0).worker, 1u);
 
-  ring->clear(seq);
+  consumer.clear(seq);
   EXPECT_TRUE(ring->idle(seq));
-  ring->advance_head(seq + 1);
+  consumer.advance_head(seq + 1);
   EXPECT_EQ(ring->head(), ring->posted());
   EXPECT_EQ(ring->place(1).tickets.load(), 1u);
 }
@@ -59,21 +62,22 @@ TEST(TicketRing, a_poisoned_row_takes_no_other_along_and_is_forgotten_with_its_e
     for (uint32_t granules : {1u, 3u}) {
       auto ring = TicketRing::create(
           {.entries = 2, .granules = granules, .workers = 1, .rows = rows}, true);
+      RingConsumer consumer(*ring);
       auto theirs = TicketRing::open(ring->fd());  // as in a worker process
-      uint64_t cursor = 0;
-      for (int round = 0; round < 5; ++round) {  // round the ring
+      for (int round = 0; round < 5; ++round) {    // round the ring
         uint64_t seq = post(*ring, granules);
         TicketRing::Claim claim;
-        ASSERT_TRUE(theirs->claim(0, cursor, claim));
+        ASSERT_TRUE(RingWorker(*theirs, 0).claim(claim));
         ASSERT_EQ(claim.granule, 0u);
         TicketRing::Claim ours = ring->claim_in(seq, 0, claim.word);
         EXPECT_FALSE(theirs->any_poisoned(claim));
         const std::set<uint32_t> bad = {0, rows / 2, rows - 1};
         for (uint32_t row : bad) {
           EXPECT_FALSE(theirs->ending(claim, {row}));
-          EXPECT_TRUE(
-              ring->poison(ours, {row}, row == 0 ? ResultKind::kLost : ResultKind::kTimeout));
-          EXPECT_FALSE(ring->poison(ours, {row}, ResultKind::kError));  // already poisoned
+          EXPECT_TRUE(RingSupervisor(*ring).poison(
+              ours, {row}, row == 0 ? ResultKind::kLost : ResultKind::kTimeout));
+          EXPECT_FALSE(
+              RingSupervisor(*ring).poison(ours, {row}, ResultKind::kError));  // already poisoned
         }
         EXPECT_TRUE(theirs->any_poisoned(claim));
         for (uint32_t row : bad) {
@@ -88,12 +92,12 @@ TEST(TicketRing, a_poisoned_row_takes_no_other_along_and_is_forgotten_with_its_e
         }
         finish(*theirs, claim);
         for (uint32_t g = 1; g < granules; ++g) {
-          ASSERT_TRUE(theirs->claim(0, cursor, claim));
+          ASSERT_TRUE(RingWorker(*theirs, 0).claim(claim));
           EXPECT_FALSE(theirs->any_poisoned(claim) || theirs->ending(claim, {rows - 1}));
           finish(*theirs, claim);
         }
-        ring->clear(seq);
-        ring->advance_head(seq + 1);
+        consumer.clear(seq);
+        consumer.advance_head(seq + 1);
       }
     }
   }
@@ -102,11 +106,12 @@ TEST(TicketRing, a_poisoned_row_takes_no_other_along_and_is_forgotten_with_its_e
 TEST(TicketRing, what_is_poisoned_beyond_all_rows_is_refused) {
   auto ring = TicketRing::create({.entries = 2, .granules = 1, .workers = 1, .rows = 1}, true);
   post(*ring, 1);
-  uint64_t cursor = 0;
   TicketRing::Claim claim;
-  ASSERT_TRUE(ring->claim(0, cursor, claim));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(claim));
   uint32_t poisoned = 0;
-  while (poisoned < 1000 && ring->poison(claim, {0, poisoned + 1}, ResultKind::kLost)) ++poisoned;
+  while (poisoned < 1000 &&
+         RingSupervisor(*ring).poison(claim, {0, poisoned + 1}, ResultKind::kLost))
+    ++poisoned;
   EXPECT_EQ(poisoned, kMaxGranuleRows);
   for (uint32_t call = 0; call < 200; ++call) {
     EXPECT_EQ(ring->ending(claim, {0, call}).has_value(), call >= 1 && call <= poisoned) << call;
@@ -116,85 +121,83 @@ TEST(TicketRing, what_is_poisoned_beyond_all_rows_is_refused) {
 TEST(TicketRing, a_short_batch_is_ready_without_the_granules_that_it_has_not) {
   auto ring = TicketRing::create({4, 5, 1}, false);
   uint64_t seq = post(*ring, 2);
-  uint64_t cursor = 0;
   TicketRing::Claim claim;
   for (uint32_t g = 0; g < 2; ++g) {
     EXPECT_FALSE(ring->ready(seq));
-    ASSERT_TRUE(ring->claim(0, cursor, claim));
+    ASSERT_TRUE(RingWorker(*ring, 0).claim(claim));
     EXPECT_EQ(claim.granule, g);
     finish(*ring, claim);
   }
   EXPECT_TRUE(ring->ready(seq));
-  EXPECT_FALSE(ring->claim(0, cursor, claim));
+  EXPECT_FALSE(RingWorker(*ring, 0).claim(claim));
 }
 
 TEST(TicketRing, a_full_ring_takes_no_more) {
   auto ring = TicketRing::create({4, 1, 1}, false);
+  RingConsumer consumer(*ring);
   ASSERT_EQ(ring->entries(), 4u);
   for (int i = 0; i < 4; ++i) post(*ring);
-  EXPECT_FALSE(ring->can_post());
-  uint64_t cursor = 0;
+  EXPECT_FALSE(consumer.can_post());
   TicketRing::Claim claim;
-  ASSERT_TRUE(ring->claim(0, cursor, claim));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(claim));
   finish(*ring, claim);
-  EXPECT_FALSE(ring->can_post());
-  ring->clear(0);
-  ring->advance_head(1);
-  EXPECT_TRUE(ring->can_post());
+  EXPECT_FALSE(consumer.can_post());
+  consumer.clear(0);
+  consumer.advance_head(1);
+  EXPECT_TRUE(consumer.can_post());
 }
 
 TEST(TicketRing, withdrawing_takes_back_what_is_open_and_leaves_what_is_claimed) {
   auto ring = TicketRing::create({4, 3, 1}, false);
+  RingConsumer consumer(*ring);
   uint64_t seq = post(*ring, 3);
-  uint64_t cursor = 0;
   TicketRing::Claim first, second;
-  ASSERT_TRUE(ring->claim(0, cursor, first));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(first));
   finish(*ring, first);
-  ASSERT_TRUE(ring->claim(0, cursor, second));
-  EXPECT_FALSE(ring->withdraw(seq));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(second));
+  EXPECT_FALSE(consumer.withdraw(seq));
   EXPECT_EQ(state(*ring, seq, 0), TaskState::kDone);
   EXPECT_EQ(state(*ring, seq, 1), TaskState::kClaimed);
   EXPECT_EQ(state(*ring, seq, 2), TaskState::kIdle);
   EXPECT_TRUE(ring->holds(second));
   finish(*ring, second);
-  EXPECT_TRUE(ring->withdraw(seq));
+  EXPECT_TRUE(consumer.withdraw(seq));
   EXPECT_FALSE(ring->ready(seq));
 }
 
 TEST(TicketRing, withdrawn_work_keeps_its_place_until_it_is_done) {
   auto ring = TicketRing::create({2, 1, 2}, false);
+  RingConsumer consumer(*ring);
   uint64_t old = post(*ring);
-  uint64_t cursor = 0, other = 0;
   TicketRing::Claim zombie, claim;
-  ASSERT_TRUE(ring->claim(0, cursor, zombie));
-  EXPECT_FALSE(ring->withdraw(old));
-  ring->advance_head(ring->posted());
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(zombie));
+  EXPECT_FALSE(consumer.withdraw(old));
+  consumer.advance_head(ring->posted());
   uint64_t next = post(*ring);
-  ASSERT_TRUE(ring->claim(1, other, claim));
+  ASSERT_TRUE(RingWorker(*ring, 1).claim(claim));
   EXPECT_EQ(claim.seq, next);
   finish(*ring, claim);
-  ring->clear(next);
-  ring->advance_head(next + 1);
-  EXPECT_FALSE(ring->can_post());  // the next place is held by the zombie
+  consumer.clear(next);
+  consumer.advance_head(next + 1);
+  EXPECT_FALSE(consumer.can_post());  // the next place is held by the zombie
   finish(*ring, zombie);
-  EXPECT_TRUE(ring->withdraw(old));
-  ring->clear(old);
-  EXPECT_TRUE(ring->can_post());
+  EXPECT_TRUE(consumer.withdraw(old));
+  consumer.clear(old);
+  EXPECT_TRUE(consumer.can_post());
 }
 
 TEST(TicketRing, an_owned_entry_is_for_its_owner_in_order) {
   auto ring = TicketRing::create({8, 1, 3}, false);
   for (uint32_t i = 0; i < 6; ++i) post(*ring, 1, i % 2);
   TicketRing::Claim claim;
-  uint64_t cursors[3] = {};
-  EXPECT_FALSE(ring->claim(2, cursors[2], claim));
+  EXPECT_FALSE(RingWorker(*ring, 2).claim(claim));
   for (uint64_t seq : {1, 3, 5}) {
-    ASSERT_TRUE(ring->claim(1, cursors[1], claim));
+    ASSERT_TRUE(RingWorker(*ring, 1).claim(claim));
     EXPECT_EQ(claim.seq, seq);
   }
-  EXPECT_FALSE(ring->claim(1, cursors[1], claim));
+  EXPECT_FALSE(RingWorker(*ring, 1).claim(claim));
   for (uint64_t seq : {0, 2, 4}) {
-    ASSERT_TRUE(ring->claim(0, cursors[0], claim));
+    ASSERT_TRUE(RingWorker(*ring, 0).claim(claim));
     EXPECT_EQ(claim.seq, seq);
   }
 }
@@ -205,11 +208,11 @@ TEST(TicketRing, the_consumer_in_line_claims_one_entries_tasks) {
   uint64_t seq = post(*ring, 2);
   TicketRing::Claim claim;
   for (uint32_t g = 0; g < 2; ++g) {
-    ASSERT_TRUE(ring->claim_of(0, seq, claim));
+    ASSERT_TRUE(RingWorker(*ring, 0).claim_of(seq, claim));
     EXPECT_EQ(claim.seq, seq);
     EXPECT_EQ(claim.granule, g);
   }
-  EXPECT_FALSE(ring->claim_of(0, seq, claim));
+  EXPECT_FALSE(RingWorker(*ring, 0).claim_of(seq, claim));
 }
 
 // ---- death --------------------------------------------------------------------------------------
@@ -217,22 +220,21 @@ TEST(TicketRing, the_consumer_in_line_claims_one_entries_tasks) {
 TEST(TicketRing, what_a_dead_worker_had_is_open_again) {
   auto ring = TicketRing::create({8, 1, 2}, false);
   for (int i = 0; i < 3; ++i) post(*ring);
-  uint64_t cursor = 0, other = 0;
   TicketRing::Claim claimed, writing, done, claim;
-  ASSERT_TRUE(ring->claim(0, cursor, claimed));
-  ASSERT_TRUE(ring->claim(0, cursor, writing));
-  ASSERT_TRUE(ring->claim(0, cursor, done));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(claimed));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(writing));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(done));
   ASSERT_TRUE(ring->begin_result(writing));
   finish(*ring, done);
-  EXPECT_EQ(ring->reopen(0, 3, drop, nullptr), 2u);
+  EXPECT_EQ(RingSupervisor(*ring).reopen(0, 3, drop), 2u);
   EXPECT_EQ(state(*ring, 2), TaskState::kDone);
   for (uint64_t seq : {0, 1}) {
-    ASSERT_TRUE(ring->claim(1, other, claim));
+    ASSERT_TRUE(RingWorker(*ring, 1).claim(claim));
     EXPECT_EQ(claim.seq, seq);
     EXPECT_EQ(claim.losses, 1u);
   }
-  EXPECT_FALSE(ring->claim(1, other, claim));
-  EXPECT_EQ(ring->reopen(0, 3, drop, nullptr), 0u);
+  EXPECT_FALSE(RingWorker(*ring, 1).claim(claim));
+  EXPECT_EQ(RingSupervisor(*ring).reopen(0, 3, drop), 0u);
 }
 
 TEST(TicketRing, the_third_loss_is_the_callers) {
@@ -240,13 +242,10 @@ TEST(TicketRing, the_third_loss_is_the_callers) {
   post(*ring);
   TicketRing::Claim claim;
   std::vector<TicketRing::Claim> given_up;
-  auto give_up = [](void* of, const TicketRing::Claim& lost) {
-    static_cast<std::vector<TicketRing::Claim>*>(of)->push_back(lost);
-  };
+  auto give_up = [&](const TicketRing::Claim& lost) { given_up.push_back(lost); };
   for (int death = 0; death < 3; ++death) {
-    uint64_t cursor = 0;
-    ASSERT_TRUE(ring->claim(0, cursor, claim));
-    EXPECT_EQ(ring->reopen(0, 3, give_up, &given_up), 1u);
+    ASSERT_TRUE(RingWorker(*ring, 0).claim(claim));
+    EXPECT_EQ(RingSupervisor(*ring).reopen(0, 3, give_up), 1u);
     EXPECT_EQ(given_up.size(), death == 2 ? 1u : 0u);
   }
   EXPECT_EQ(given_up[0].seq, 0u);
@@ -257,14 +256,14 @@ TEST(TicketRing, the_third_loss_is_the_callers) {
 
 TEST(TicketRing, a_dead_workers_withdrawn_work_is_just_done) {
   auto ring = TicketRing::create({4, 1, 2}, false);
+  RingConsumer consumer(*ring);
   uint64_t seq = post(*ring);
-  uint64_t cursor = 0;
   TicketRing::Claim claim;
-  ASSERT_TRUE(ring->claim(0, cursor, claim));
-  EXPECT_FALSE(ring->withdraw(seq));
-  ring->advance_head(ring->posted());
-  EXPECT_EQ(ring->reopen(0, 3, drop, nullptr), 0u);
-  EXPECT_TRUE(ring->withdraw(seq));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(claim));
+  EXPECT_FALSE(consumer.withdraw(seq));
+  consumer.advance_head(ring->posted());
+  EXPECT_EQ(RingSupervisor(*ring).reopen(0, 3, drop), 0u);
+  EXPECT_TRUE(consumer.withdraw(seq));
 }
 
 // The same worker's place may claim the same task again after the first claim was taken away. The
@@ -274,17 +273,16 @@ TEST(TicketRing, a_claim_that_was_taken_away_never_comes_back) {
   post(*ring);
   std::vector<TicketRing::Claim> old;
   for (int i = 0; i < 300; ++i) {
-    uint64_t cursor = 0;
     TicketRing::Claim claim;
-    ASSERT_TRUE(ring->claim(0, cursor, claim));
+    ASSERT_TRUE(RingWorker(*ring, 0).claim(claim));
     EXPECT_TRUE(ring->holds(claim));
     for (size_t k = old.size() > 200 ? old.size() - 200 : 0; k < old.size(); ++k) {
       EXPECT_FALSE(ring->holds(old[k]));
       EXPECT_FALSE(ring->begin_result(old[k]));
     }
-    ASSERT_TRUE(ring->take_over(claim));
+    ASSERT_TRUE(RingSupervisor(*ring).take_over(claim));
     EXPECT_FALSE(ring->holds(claim));
-    ring->reopen_task(claim, 0);
+    RingSupervisor(*ring).reopen_task(claim, 0);
     old.push_back(claim);
   }
 }
@@ -303,15 +301,16 @@ struct Load {
 // Every task is done once, and no thread sleeps for ever: all waits here are unbounded.
 void run_load(const Load& load, uint64_t count) {
   auto ring = TicketRing::create({load.entries, load.granules, load.workers}, false);
+  RingConsumer consumer(*ring);
   std::vector<std::atomic<uint32_t>> done(count * load.granules);
   std::vector<std::thread> threads;
   for (uint32_t w = 0; w < load.workers; ++w) {
     threads.emplace_back([&, w] {
-      uint64_t cursor = 0;
+      RingWorker end(*ring, w);
       TicketRing::Claim claim;
       while (!ring->closed()) {
-        if (!ring->claim(w, cursor, claim)) {
-          ring->wait_for_work(w, cursor);
+        if (!end.claim(claim)) {
+          end.wait();
           continue;
         }
         done[claim.seq * load.granules + claim.granule].fetch_add(1);
@@ -325,21 +324,21 @@ void run_load(const Load& load, uint64_t count) {
   std::set<uint64_t> taken;
   while (ring->head() < count) {
     while (ring->posted() < count && ring->posted() - ring->head() < load.window &&
-           ring->can_post()) {
+           consumer.can_post()) {
       post(*ring, load.granules_of(ring->posted()));
     }
-    ring->wake_workers(false);
+    consumer.wake_workers(false);
     uint64_t head = ring->head();
-    ring->consumer_wait(load.any ? TicketRing::kAnySeq : head, -1);
+    consumer.wait(load.any ? TicketRing::kAnySeq : head, -1);
     for (uint64_t seq = head; seq < ring->posted() && (load.any || seq == head); ++seq) {
       if (!ring->ready(seq)) continue;
       for (uint32_t g = 0; g < load.granules_of(seq); ++g) {
         EXPECT_EQ(ring->task_at(seq, g).bytes, seq);
       }
-      ring->clear(seq);
+      consumer.clear(seq);
       taken.insert(seq);
     }
-    while (taken.contains(ring->head())) ring->advance_head(ring->head() + 1);
+    while (taken.contains(ring->head())) consumer.advance_head(ring->head() + 1);
   }
   ring->close();
   for (auto& thread : threads) thread.join();
@@ -372,9 +371,8 @@ TEST(TicketRing, it_is_opened_by_its_descriptor) {
   EXPECT_EQ(other->granules(), 3u);
   EXPECT_EQ(other->workers(), 2u);
   uint64_t seq = post(*ring, 3);
-  uint64_t cursor = 0;
   TicketRing::Claim claim;
-  while (other->claim(1, cursor, claim)) finish(*other, claim);
+  while (RingWorker(*other, 1).claim(claim)) finish(*other, claim);
   EXPECT_TRUE(ring->ready(seq));
   ring->close();
   EXPECT_TRUE(other->closed());

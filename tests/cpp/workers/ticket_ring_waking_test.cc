@@ -5,6 +5,9 @@
 #include <thread>
 
 #include "penstock/base/clock.h"
+#include "penstock/workers/ring_consumer.h"
+#include "penstock/workers/ring_supervisor.h"
+#include "penstock/workers/ring_worker.h"
 #include "penstock/workers/ticket_ring.h"
 #include "tests/cpp/threads.h"
 #include "tests/cpp/workers/ticket_rings.h"
@@ -24,21 +27,21 @@ class Sleeper {
   // Not only until its bit is set: afterwards the worker checks for work once more, and would do it
   // without a wake-up.
   void until_asleep() {
-    while (!ring_.asleep(worker_) || !testing::sleeps(id_)) std::this_thread::yield();
+    while (!ring_.sleepers().asleep(worker_) || !testing::sleeps(id_)) std::this_thread::yield();
   }
   uint32_t events() { return ring_.place(worker_).event.load(); }
 
  private:
   void run() {
     id_ = testing::this_thread();
-    uint64_t cursor = 0;
+    RingWorker end(ring_, worker_);
     TicketRing::Claim claim;
     while (!ring_.closed()) {
-      if (ring_.claim(worker_, cursor, claim)) {
+      if (end.claim(claim)) {
         ring_.begin_result(claim);
         ring_.finish(claim);
       } else {
-        ring_.wait_for_work(worker_, cursor);
+        end.wait();
       }
     }
   }
@@ -50,15 +53,16 @@ class Sleeper {
 
 TEST(TicketRing, a_few_small_tickets_wake_nobody_until_the_consumer_waits) {
   auto ring = TicketRing::create({64, 1, 1}, false);
+  RingConsumer consumer(*ring);
   ring->place(0).ticket_ns.store(1000);
   Sleeper sleeper(*ring, 0);
   sleeper.until_asleep();
   for (int i = 0; i < 15; ++i) {
     post(*ring);
-    ring->wake_workers(false);
+    consumer.wake_workers(false);
   }
   EXPECT_EQ(sleeper.events(), 0u);
-  ring->consumer_wait(0, -1);
+  consumer.wait(0, -1);
   EXPECT_EQ(sleeper.events(), 1u);
   EXPECT_TRUE(ring->ready(0));
   ring->close();
@@ -70,7 +74,7 @@ TEST(TicketRing, a_quarter_of_the_ring_wakes_somebody) {
   Sleeper sleeper(*ring, 0);
   sleeper.until_asleep();
   for (int i = 0; i < 16; ++i) post(*ring);
-  ring->wake_workers(false);
+  RingConsumer(*ring).wake_workers(false);
   EXPECT_EQ(sleeper.events(), 1u);
   ring->close();
 }
@@ -82,16 +86,15 @@ TEST(TicketRing, a_consumer_that_waits_again_at_once_gets_a_batch_that_none_foll
   for (int i = 0; i < 64; ++i) post(*ring);
   std::atomic<uint64_t> taken{0};
   std::thread worker([&] {
-    uint64_t cursor = 0;
     for (uint64_t seq = 0; seq < 40; ++seq) {
       TicketRing::Claim claim;
       while (taken < seq) std::this_thread::yield();
-      ASSERT_TRUE(ring->claim(0, cursor, claim));
+      ASSERT_TRUE(RingWorker(*ring, 0).claim(claim));
       finish(*ring, claim);
     }
   });
   for (uint64_t seq = 0; seq < 40; ++seq) {
-    while (!ring->ready(seq)) ring->consumer_wait(seq, -1);
+    while (!ring->ready(seq)) RingConsumer(*ring).wait(seq, -1);
     taken = seq + 1;
   }
   worker.join();
@@ -103,33 +106,20 @@ TEST(TicketRing, a_large_ticket_wakes_somebody_at_once) {
   Sleeper sleeper(*ring, 0);
   sleeper.until_asleep();
   post(*ring);
-  ring->wake_workers(false);
+  RingConsumer(*ring).wake_workers(false);
   EXPECT_EQ(sleeper.events(), 1u);
-  ring->close();
-}
-
-TEST(TicketRing, the_one_whose_turn_it_is_is_woken) {
-  auto ring = TicketRing::create({64, 1, 3}, false);
-  ring->place(0).ticket_ns.store(1'000'000);
-  Sleeper a(*ring, 0), b(*ring, 1), c(*ring, 2);
-  for (Sleeper* sleeper : {&a, &b, &c}) sleeper->until_asleep();
-  ring->wake_first(2);
-  post(*ring);
-  ring->wake_workers(false);
-  EXPECT_EQ(c.events(), 1u);
-  EXPECT_EQ(a.events() + b.events(), 0u);
   ring->close();
 }
 
 TEST(TicketRing, one_of_those_who_share_a_lock_is_woken_for_tiny_tickets) {
   for (uint64_t ticket_ns : {1'000, 1'000'000}) {
     auto ring = TicketRing::create({64, 1, 2}, false);
-    ring->set_exclusive(true);
+    ring->sleepers().set_exclusive(true);
     ring->place(0).ticket_ns.store(ticket_ns);
     Sleeper a(*ring, 0), b(*ring, 1);
     for (Sleeper* sleeper : {&a, &b}) sleeper->until_asleep();
     for (int i = 0; i < 60; ++i) post(*ring);
-    ring->wake_workers(true);
+    RingConsumer(*ring).wake_workers(true);
     EXPECT_EQ(a.events() + b.events(), ticket_ns == 1'000 ? 1u : 2u);
     ring->close();
   }
@@ -137,60 +127,61 @@ TEST(TicketRing, one_of_those_who_share_a_lock_is_woken_for_tiny_tickets) {
 
 TEST(TicketRing, tiny_tickets_under_one_lock_are_left_to_the_first_that_is_awake) {
   auto ring = TicketRing::create({64, 1, 3}, false);
+  RingConsumer consumer(*ring);
   ring->place(0).ticket_ns.store(1'000);
   post(*ring);
-  uint64_t cursor = 0;
   TicketRing::Claim claim;
-  ASSERT_TRUE(ring->claim(1, cursor, claim));
+  ASSERT_TRUE(RingWorker(*ring, 1).claim(claim));
   for (uint32_t worker : {0, 1, 2}) ring->place(worker).serving.store(1);
-  ring->consumer_wait(0, 1);
-  EXPECT_FALSE(ring->spare(2)) << "no lock";
-  ring->set_exclusive(true);
-  EXPECT_FALSE(ring->spare(2)) << "not tried yet";
-  ring->consumer_wait(0, 1);
-  EXPECT_FALSE(ring->spare(0));
-  EXPECT_TRUE(ring->spare(1));
-  EXPECT_TRUE(ring->spare(2));
+  consumer.wait(0, 1);
+  EXPECT_FALSE(RingWorker(*ring, 2).spare()) << "no lock";
+  ring->sleepers().set_exclusive(true);
+  EXPECT_FALSE(RingWorker(*ring, 2).spare()) << "not tried yet";
+  consumer.wait(0, 1);
+  EXPECT_FALSE(RingWorker(*ring, 0).spare());
+  EXPECT_TRUE(RingWorker(*ring, 1).spare());
+  EXPECT_TRUE(RingWorker(*ring, 2).spare());
   {
     Sleeper first(*ring, 0);
     first.until_asleep();
-    EXPECT_FALSE(ring->spare(1));
-    EXPECT_TRUE(ring->spare(2));
+    EXPECT_FALSE(RingWorker(*ring, 1).spare());
+    EXPECT_TRUE(RingWorker(*ring, 2).spare());
     ring->place(1).serving.store(0);
-    EXPECT_FALSE(ring->spare(2)) << "nobody is there";
+    EXPECT_FALSE(RingWorker(*ring, 2).spare()) << "nobody is there";
     ring->close();
   }
   auto owned = TicketRing::create({64, 1, 3}, false);
   owned->place(0).ticket_ns.store(1'000);
-  owned->set_exclusive(true);
+  owned->sleepers().set_exclusive(true);
   owned->place(0).serving.store(1);
   post(*owned, 1, 2);
-  owned->consumer_wait(0, 1);
-  EXPECT_FALSE(owned->spare(2)) << "its own";
+  RingConsumer(*owned).wait(0, 1);
+  EXPECT_FALSE(RingWorker(*owned, 2).spare()) << "its own";
 }
 
 TEST(TicketRing, a_consumer_that_waits_in_vain_gets_all_workers_for_a_while) {
   auto ring = TicketRing::create({64, 1, 2}, false);
+  RingConsumer consumer(*ring);
   ring->place(0).ticket_ns.store(1'000);
-  ring->set_exclusive(true);
+  ring->sleepers().set_exclusive(true);
   ring->place(0).serving.store(1);
   post(*ring);
-  ring->consumer_wait(0, 50'000'000);
-  EXPECT_FALSE(ring->spare(1));
-  while (!ring->spare(1)) ring->consumer_wait(0, 1);
+  consumer.wait(0, 50'000'000);
+  EXPECT_FALSE(RingWorker(*ring, 1).spare());
+  while (!RingWorker(*ring, 1).spare()) consumer.wait(0, 1);
 }
 
 TEST(TicketRing, the_others_are_woken_once_a_tiny_ticket_turns_out_to_be_long) {
   auto ring = TicketRing::create({64, 1, 3}, false);
-  ring->set_exclusive(true);
+  ring->sleepers().set_exclusive(true);
   for (uint32_t worker = 0; worker < 3; ++worker) ring->place(worker).ticket_ns.store(1'000);
   Sleeper a(*ring, 0), b(*ring, 1);
   for (Sleeper* sleeper : {&a, &b}) sleeper->until_asleep();
-  uint64_t first = post(*ring), cursor = 0;
+  uint64_t first = post(*ring);
   TicketRing::Claim slow;
-  ASSERT_TRUE(ring->claim(2, cursor, slow));
+  ASSERT_TRUE(RingWorker(*ring, 2).claim(slow));
   for (int i = 0; i < 50; ++i) post(*ring);
-  ring->consumer_wait(first, 200'000'000);
+  RingConsumer(*ring).wait(first, 200'000'000);
   EXPECT_GE(a.events(), 1u);
   EXPECT_GE(b.events(), 1u);
   ring->close();
@@ -199,26 +190,26 @@ TEST(TicketRing, the_others_are_woken_once_a_tiny_ticket_turns_out_to_be_long) {
 TEST(TicketRing, what_is_opened_again_wakes_somebody) {
   auto ring = TicketRing::create({4, 1, 2}, false);
   post(*ring);
-  uint64_t cursor = 0;
   TicketRing::Claim claim;
-  ASSERT_TRUE(ring->claim(0, cursor, claim));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(claim));
   Sleeper sleeper(*ring, 1);
   sleeper.until_asleep();
-  ring->reopen(0, 3, drop, nullptr);
+  RingSupervisor(*ring).reopen(0, 3, drop);
   while (!ring->ready(0)) std::this_thread::yield();
   ring->close();
 }
 
 TEST(TicketRing, an_owned_entry_wakes_its_owner) {
   auto ring = TicketRing::create({8, 1, 3}, false);
+  RingConsumer consumer(*ring);
   Sleeper a(*ring, 0), b(*ring, 1), c(*ring, 2);
   for (uint32_t worker : {2, 0, 1, 1, 0, 2}) {
     uint64_t seq = post(*ring, 1, worker);
-    ring->consumer_wait(seq, -1);
+    consumer.wait(seq, -1);
     EXPECT_TRUE(ring->ready(seq));
     EXPECT_EQ(ring->task_at(seq, 0).worker, worker);
-    ring->clear(seq);
-    ring->advance_head(seq + 1);
+    consumer.clear(seq);
+    consumer.advance_head(seq + 1);
   }
   ring->close();
 }
@@ -233,26 +224,26 @@ TEST(TicketRing, closing_wakes_everybody) {
     c.until_asleep();
     ring->close();
   });
-  while (!ring->closed()) ring->consumer_wait(0, -1);
+  while (!ring->closed()) RingConsumer(*ring).wait(0, -1);
   closer.join();
 }
 
 // A batch of a later epoch cannot be taken before those of this epoch, so it ends no wait.
 TEST(TicketRing, waiting_for_any_batch_is_for_one_of_the_same_epoch) {
   auto ring = TicketRing::create({8, 1, 2}, false);
+  RingConsumer consumer(*ring);
   uint64_t last = post(*ring, 1, kAnyWorker, 0);
   uint64_t next = post(*ring, 1, kAnyWorker, 1);
-  uint64_t cursor = 0;
   TicketRing::Claim slow, fast;
-  ASSERT_TRUE(ring->claim(0, cursor, slow));
-  ASSERT_TRUE(ring->claim(0, cursor, fast));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(slow));
+  ASSERT_TRUE(RingWorker(*ring, 0).claim(fast));
   EXPECT_EQ(fast.seq, next);
   finish(*ring, fast);
   uint64_t begin = now_ns();
-  ring->consumer_wait(TicketRing::kAnySeq, 20'000'000);
+  consumer.wait(TicketRing::kAnySeq, 20'000'000);
   EXPECT_GE(now_ns() - begin, 20'000'000u);
   finish(*ring, slow);
-  ring->consumer_wait(TicketRing::kAnySeq, -1);
+  consumer.wait(TicketRing::kAnySeq, -1);
   EXPECT_TRUE(ring->ready(last));
 }
 

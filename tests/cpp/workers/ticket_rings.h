@@ -2,19 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include "penstock/workers/ring_consumer.h"
 #include "penstock/workers/ticket_ring.h"
 
 namespace penstock::testing {
 
 inline uint64_t post(TicketRing& ring, uint32_t granules = 1, uint32_t owner = kAnyWorker,
                      uint64_t epoch = 0) {
-  BatchEntry& next = ring.next_entry();
+  BatchEntry& next = RingConsumer(ring).next_entry();
   next.epoch = epoch;
   next.rows = granules;
   next.granules = granules;
   next.owner = owner;
   uint64_t seq = next.seq;
-  ring.publish(next);
+  RingConsumer(ring).publish(next);
   return seq;
 }
 
@@ -27,6 +28,6 @@ inline void finish(TicketRing& ring, const TicketRing::Claim& claim) {
   ring.finish(claim);
 }
 
-inline void drop(void*, const TicketRing::Claim&) {}
+inline void drop(const TicketRing::Claim&) {}
 
 }  // namespace penstock::testing

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "penstock/base/clock.h"
+#include "penstock/workers/ring_consumer.h"
 #include "penstock/workers/ticket_ring.h"
 #include "penstock/workers/ticket_runner.h"
 #include "tests/cpp/workers/ticket_rings.h"
@@ -51,14 +52,14 @@ TEST(WorkerFigures, who_is_parked_waits_for_no_ticket) {
   while (!counted()) std::this_thread::yield();
   ring->consumer().last_ns.set(now_ns());
   const uint64_t seen = ring->figures(1).wait_ticket_ns;
-  ring->set_active(1);
+  ring->sleepers().set_active(1);
   while (counted()) std::this_thread::yield();
   const uint64_t waited = ring->figures(1).wait_ticket_ns, parked = now_ns();
   EXPECT_GE(waited, seen);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   ring->consumer().last_ns.set(now_ns());
   EXPECT_EQ(ring->figures(1).wait_ticket_ns, waited);
-  ring->set_active(2);
+  ring->sleepers().set_active(2);
   while (!counted()) std::this_thread::yield();
   ring->consumer().last_ns.set(now_ns());
   ring->close();
@@ -83,16 +84,17 @@ TEST(WorkerFigures, after_the_last_batch_nobody_waits) {
 
 TEST(WorkerFigures, a_wait_is_counted_once) {
   auto ring = TicketRing::create({8, 1, 1}, false);
+  RingConsumer consumer(*ring);
   Nothing work;
   const uint64_t begun = now_ns();
   std::thread worker([&] { serve(*ring, 0, work, nullptr); });
   uint64_t before = 0;
   for (int i = 0; i < 200; ++i) {
     const uint64_t seq = testing::post(*ring);
-    ring->wake_workers(true);
-    while (!ring->ready(seq)) ring->consumer_wait(seq, -1);
-    ring->clear(seq);
-    ring->advance_head(seq + 1);
+    consumer.wake_workers(true);
+    while (!ring->ready(seq)) consumer.wait(seq, -1);
+    consumer.clear(seq);
+    consumer.advance_head(seq + 1);
     ring->consumer().last_ns.set(now_ns());
     for (int look = 0; look < 20; ++look) {
       const uint64_t waited = ring->figures(0).wait_ticket_ns;

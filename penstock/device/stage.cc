@@ -1,0 +1,587 @@
+#include "penstock/device/stage.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "penstock/base/clock.h"
+#include "penstock/device/pins.h"
+#include "penstock/memory/region_pages.h"
+
+namespace penstock::device {
+namespace {
+
+constexpr unsigned kNonBlocking = 1;  // of a stream: it does not wait for the legacy default stream
+constexpr unsigned kNoTiming = 2;     // of an event: it is cheaper
+constexpr unsigned kPortable = 1;     // pinned memory for all contexts
+constexpr size_t kAlignment = 256;    // of arrays in a slot, as of the driver's own allocations
+constexpr size_t kDirect = size_t{64} << 10;  // arrays from this size on get a copy of their own
+constexpr size_t kMostGap = size_t{4} << 10;  // that a copy takes along, besides an eighth
+constexpr size_t kLargeUnit = size_t{2} << 20;
+constexpr size_t kSmallUnit = size_t{64} << 10;
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// A little more than asked for, so that batches of nearly one size use the same slots.
+size_t slot_size(size_t bytes) {
+  return round_up(std::max<size_t>(bytes, 1), bytes < kLargeUnit ? kSmallUnit : kLargeUnit);
+}
+
+std::string mib(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+
+Stream as_stream(int64_t number) {
+  return reinterpret_cast<Stream>(static_cast<uintptr_t>(number));
+}
+
+}  // namespace
+
+// A stream that uses a slot.
+struct Stage::Use {
+  Stream stream = nullptr;
+  std::thread::id thread;    // that took it: the per-thread default stream belongs to one
+  Event finished = nullptr;  // recorded when the batch was released
+};
+
+struct Stage::Slot {
+  enum class State { kFree, kStaged, kReleased };
+
+  State state = State::kFree;
+  DeviceMemory memory = 0;
+  size_t bytes = 0;
+  Event copied = nullptr;
+  bool in_flight = false;                     // the copy is not known to have finished
+  std::vector<std::shared_ptr<void>> owners;  // of the memory that the copy reads
+  std::byte* pinned = nullptr;                // the batch's arrays side by side, if they had to be
+  size_t pinned_bytes = 0;
+  std::vector<std::byte> pageable;  // instead of `pinned`, if no memory can be pinned
+  std::vector<Use> uses;
+  bool unknown_use = false;  // a consumer that does its own ordering, on streams unknown
+  bool taken = false;
+  uint64_t released = 0;  // its place among releases
+};
+
+// A copy: bytes from host memory to an offset in the slot.
+struct Stage::Piece {
+  const std::byte* from = nullptr;
+  size_t to = 0;
+  size_t bytes = 0;
+};
+
+struct Stage::Plan {
+  std::vector<size_t> offsets;  // of each array in the slot
+  std::vector<Piece> pieces;
+  std::vector<size_t> gather;                 // the arrays that are gathered at the slot's start
+  size_t gathered = 0;                        // their bytes
+  size_t bytes = 0;                           // of all
+  std::vector<std::shared_ptr<void>> owners;  // of memory that copies read in place
+};
+
+// Makes the device's context current on the calling thread, as long as it exists.
+class Stage::Current {
+ public:
+  explicit Current(const Stage& stage) : driver_(*stage.driver_) {
+    result_ = driver_.push_context(stage.context_);
+  }
+  ~Current() {
+    Context* popped = nullptr;
+    if (result_ == kSuccess) driver_.pop_context(&popped);
+  }
+  Result result() const { return result_; }
+
+ private:
+  const Driver& driver_;
+  Result result_;
+};
+
+std::shared_ptr<Stage> Stage::open(int device, const std::string& library) {
+  std::shared_ptr<const Driver> driver = Driver::load(library);
+  int count = 0;
+  const std::string name = "cuda:" + std::to_string(device);
+  driver->check(driver->device_count(&count), name, "cannot count devices");
+  if (device < 0 || device >= count) {
+    throw Error(Code::kNotFound, name,
+                "there are " + std::to_string(count) +
+                    " devices, numbered from 0; see CUDA_VISIBLE_DEVICES");
+  }
+  return std::make_shared<Stage>(Token{}, std::move(driver), device);
+}
+
+Stage::Stage(Token, std::shared_ptr<const Driver> driver, int ordinal)
+    : driver_(std::move(driver)), ordinal_(ordinal), name_("cuda:" + std::to_string(ordinal)) {
+  driver_->check(driver_->device_get(&handle_, ordinal), name_, "no such device");
+  driver_->check(driver_->retain_primary(&context_, handle_), name_, "no context");
+  Result result = kSuccess;
+  {
+    Current current(*this);
+    result = current.result();
+    if (result == kSuccess) result = driver_->create_stream(&copies_, kNonBlocking);
+  }
+  if (result != kSuccess) {
+    driver_->release_primary(handle_);
+    driver_->fail(result, name_, "no stream for copies");
+  }
+  watch_forks();
+}
+
+Stage::~Stage() {
+  ignore_forks();
+  close();
+  if (inherited_) return;
+  {
+    Current current(*this);
+    for (Event event : idle_events_) driver_->destroy_event(event);
+    driver_->destroy_stream(copies_);
+  }
+  driver_->release_primary(handle_);
+}
+
+void Stage::check_usable() const {
+  if (inherited_) {
+    throw Error(Code::kInvalidArgument, name_,
+                "the CUDA driver does not work in a forked child; start workers with "
+                "start_method=\"spawn\", and feed the device from the process that began to");
+  }
+  std::lock_guard lock(mutex_);
+  if (closed_) throw Error(Code::kClosed, name_, "the feed of this device was closed");
+  if (!lost_.empty()) throw Error(Code::kSystem, name_, lost_);
+}
+
+void Stage::check(Result result, const char* what) {
+  if (result == kSuccess) return;
+  std::lock_guard lock(mutex_);
+  if (lost_.empty()) {
+    lost_ = std::string(what) + " failed: " + driver_->name_of(result) +
+            ". The device or its driver is lost to this process; restart it from the last "
+            "checkpoint";
+  }
+  throw Error(Code::kSystem, name_, lost_);
+}
+
+std::shared_ptr<Stage::Batch> Stage::put(std::vector<Tensor> tensors) {
+  check_usable();
+  reap();
+  Current current(*this);
+  check(current.result(), "making its context current");
+  Plan plan = plan_for(tensors);
+  Slot& slot = free_slot(plan.bytes);
+  order_behind_uses(slot);
+  if (plan.gathered > 0) gather(slot, tensors, plan);
+  for (const Piece& piece : plan.pieces) {
+    check(driver_->copy_to_device(slot.memory + piece.to, piece.from, piece.bytes, copies_),
+          "a copy to the device");
+  }
+  check(driver_->record_event(slot.copied, copies_), "recording the end of a copy");
+  std::vector<Tensor> arrays;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    auto* data =
+        reinterpret_cast<std::byte*>(static_cast<uintptr_t>(slot.memory + plan.offsets[i]));
+    arrays.push_back(Tensor::view(tensors[i].dtype(), tensors[i].shape(), data, nullptr));
+  }
+  auto batch = std::make_shared<Batch>(shared_from_this(), slot, std::move(arrays));
+  std::lock_guard lock(mutex_);
+  slot.state = Slot::State::kStaged;
+  slot.in_flight = true;
+  slot.taken = false;
+  slot.owners = std::move(plan.owners);
+  ++figures_.batches;
+  ++figures_.events;
+  figures_.copies += plan.pieces.size();
+  for (const Piece& piece : plan.pieces) figures_.bytes += piece.bytes;
+  return batch;
+}
+
+Stage::Slot& Stage::free_slot(size_t bytes) {
+  Slot* slot = oldest_released(bytes);
+  if (slot == nullptr) return add_slot(bytes);
+  // Its own last copy reads memory that gather() writes. The consumer's stream waits for that copy,
+  // the host has not.
+  std::vector<std::shared_ptr<void>> owners;
+  finish_copy(*slot, true, owners);
+  return *slot;
+}
+
+Stage::Slot* Stage::oldest_released(size_t bytes) {
+  std::lock_guard lock(mutex_);
+  Slot* oldest = nullptr;
+  for (auto& slot : slots_) {
+    if (slot->state == Slot::State::kStaged || slot->bytes < bytes) continue;
+    if (slot->state == Slot::State::kFree) return slot.get();
+    if (oldest == nullptr || slot->released < oldest->released) oldest = slot.get();
+  }
+  return oldest;
+}
+
+Stage::Slot& Stage::add_slot(size_t bytes) {
+  auto slot = std::make_unique<Slot>();
+  slot->bytes = slot_size(bytes);
+  Result result = driver_->allocate(&slot->memory, slot->bytes);
+  if (result == kNoMemory) {
+    // Those that are too small for this batch.
+    std::vector<std::unique_ptr<Slot>> small;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto& each : slots_) {
+        if (each->state != Slot::State::kStaged) small.push_back(std::move(each));
+      }
+      std::erase(slots_, nullptr);
+    }
+    std::vector<std::shared_ptr<void>> owners;
+    for (auto& each : small) {
+      finish_copy(*each, true, owners);
+      free_after_uses(*each);
+    }
+    if (!small.empty()) result = driver_->allocate(&slot->memory, slot->bytes);
+  }
+  if (result == kNoMemory) {
+    size_t free_bytes = 0;
+    size_t total = 0;
+    driver_->memory_info(&free_bytes, &total);
+    const size_t missing = slot->bytes > free_bytes ? slot->bytes - free_bytes : slot->bytes;
+    size_t held = 0;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto& each : slots_) held += each->taken ? 1 : 0;
+    }
+    throw Error(Code::kOutOfMemory, name_,
+                "a batch needs " + mib(slot->bytes) + " of device memory, and " + mib(missing) +
+                    " are missing (" + mib(free_bytes) + " of " + mib(total) + " are free); " +
+                    std::to_string(held) +
+                    " earlier batches are still held. Drop batches after their step, or make "
+                    "batches or the model smaller");
+  }
+  check(result, "allocating device memory");
+  slot->copied = take_event();
+  std::lock_guard lock(mutex_);
+  ++figures_.slots;
+  figures_.slot_bytes += slot->bytes;
+  slots_.push_back(std::move(slot));
+  return *slots_.back();
+}
+
+// Frees what a slot has, with the context current; failures have no remedy.
+void Stage::free_memory(Slot& slot) noexcept {
+  if (slot.memory != 0) driver_->free(slot.memory);
+  if (slot.pinned != nullptr) driver_->free_pinned(slot.pinned);
+  if (slot.copied != nullptr) driver_->destroy_event(slot.copied);
+  for (Use& use : slot.uses) {
+    if (use.finished != nullptr) driver_->destroy_event(use.finished);
+  }
+  std::lock_guard lock(mutex_);
+  if (slot.memory != 0) {
+    --figures_.slots;
+    figures_.slot_bytes -= slot.bytes;
+  }
+  figures_.pinned_bytes -= slot.pinned_bytes;
+  slot = Slot();
+}
+
+// Learns whether the copy into a slot has finished; then nobody reads its owners' memory.
+void Stage::finish_copy(Slot& slot, bool wait, std::vector<std::shared_ptr<void>>& owners) {
+  if (!slot.in_flight) return;
+  Result result = driver_->query_event(slot.copied);
+  if (result == kNotReady) {
+    if (!wait) return;
+    const uint64_t begun = now_ns();
+    result = driver_->synchronize_event(slot.copied);
+    std::lock_guard lock(mutex_);
+    ++figures_.host_waits;
+    figures_.host_wait_ns += now_ns() - begun;
+  }
+  check(result, "waiting for a copy");
+  std::lock_guard lock(mutex_);
+  slot.in_flight = false;
+  for (auto& owner : slot.owners) owners.push_back(std::move(owner));
+  slot.owners.clear();
+}
+
+// Makes the next copy into a slot wait for its consumers, on the device.
+void Stage::order_behind_uses(Slot& slot) {
+  std::vector<Use> uses;
+  bool unknown = false;
+  {
+    std::lock_guard lock(mutex_);
+    uses.swap(slot.uses);
+    unknown = std::exchange(slot.unknown_use, false);
+  }
+  if (unknown) {
+    check(driver_->synchronize_context(), "waiting for the device");
+    std::lock_guard lock(mutex_);
+    ++figures_.synchronised;
+  }
+  for (Use& use : uses) {
+    Result result = driver_->query_event(use.finished);
+    if (result == kNotReady) {
+      result = driver_->wait_event(copies_, use.finished, 0);
+      std::lock_guard lock(mutex_);
+      ++figures_.device_waits;
+    }
+    check(result, "waiting for a consumer's stream");
+    std::lock_guard lock(mutex_);
+    idle_events_.push_back(use.finished);
+  }
+}
+
+// Where the arrays of a batch go, and from where. Arrays that lie close together in pinned memory
+// are one copy, gaps included; large ones in pinned memory a copy each; all others are gathered
+// first.
+Stage::Plan Stage::plan_for(const std::vector<Tensor>& tensors) {
+  Plan plan;
+  plan.offsets.resize(tensors.size());
+  if (plan_as_one(tensors, plan)) return plan;
+  std::vector<size_t> direct;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& tensor = tensors[i];
+    if (tensor.nbytes() >= kDirect && tensor.is_contiguous() && pinned_from(tensor.data()) != 0) {
+      direct.push_back(i);
+      continue;
+    }
+    plan.offsets[i] = plan.gathered;
+    plan.gathered = round_up(plan.gathered + tensor.nbytes(), kAlignment);
+    plan.gather.push_back(i);
+  }
+  plan.bytes = plan.gathered;
+  for (size_t i : direct) {
+    plan.offsets[i] = plan.bytes;
+    add_pieces(plan, tensors[i].data(), plan.bytes, tensors[i].nbytes());
+    plan.owners.push_back(tensors[i].owner());
+    plan.bytes = round_up(plan.bytes + tensors[i].nbytes(), kAlignment);
+  }
+  return plan;
+}
+
+// One copy for all arrays, if they lie together in pinned memory.
+bool Stage::plan_as_one(const std::vector<Tensor>& tensors, Plan& plan) {
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  size_t sum = 0;
+  for (const Tensor& tensor : tensors) {
+    const size_t bytes = tensor.nbytes();
+    if (bytes == 0) continue;
+    if (!tensor.is_contiguous()) return false;
+    begin = begin == nullptr ? tensor.data() : std::min<const std::byte*>(begin, tensor.data());
+    end = std::max<const std::byte*>(end, tensor.data() + bytes);
+    sum += bytes;
+  }
+  if (begin == nullptr) return false;
+  // Arrays keep their alignment. The region begins with a header, so this stays within.
+  begin -= reinterpret_cast<uintptr_t>(begin) % kAlignment;
+  const auto extent = static_cast<size_t>(end - begin);
+  if (extent > sum + sum / 8 + kMostGap || pinned_from(begin) < extent) return false;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].nbytes() == 0) continue;
+    plan.offsets[i] = static_cast<size_t>(tensors[i].data() - begin);
+    plan.owners.push_back(tensors[i].owner());
+  }
+  plan.bytes = extent;
+  plan.pieces.push_back({begin, 0, extent});
+  return true;
+}
+
+// A copy may not go from one pinned piece of a region into the next.
+void Stage::add_pieces(Plan& plan, const std::byte* from, size_t to, size_t bytes) {
+  while (bytes > 0) {
+    const size_t pinned = pinned_from(from);
+    const size_t part = pinned == 0 ? bytes : std::min(bytes, pinned);
+    plan.pieces.push_back({from, to, part});
+    from += part;
+    to += part;
+    bytes -= part;
+  }
+}
+
+// How many bytes from an address on are pinned in one piece; pins the region that it lies in.
+size_t Stage::pinned_from(const std::byte* address) {
+  if (region_ == nullptr || !region_->contains(address)) {
+    region_ = region_holding(address);
+    pins_ = nullptr;
+    if (region_ == nullptr) return 0;
+  }
+  pins_ = Pins::of(region_, driver_, handle_);
+  if (pins_ == nullptr) return 0;
+  return pins_->from(region_->offset_of(address));
+}
+
+// Writes arrays side by side into memory that the device can read.
+void Stage::gather(Slot& slot, const std::vector<Tensor>& tensors, Plan& plan) {
+  if (slot.pinned == nullptr && slot.pageable.empty()) {
+    void* pinned = nullptr;
+    Result result = driver_->allocate_pinned(&pinned, slot.bytes, kPortable);
+    if (result == kSuccess) {
+      slot.pinned = static_cast<std::byte*>(pinned);
+      slot.pinned_bytes = slot.bytes;
+      std::lock_guard lock(mutex_);
+      figures_.pinned_bytes += slot.bytes;
+    } else if (result == kNoMemory) {  // a limit on pinned memory
+      slot.pageable.resize(slot.bytes);
+    } else {
+      check(result, "allocating pinned memory");
+    }
+  }
+  std::byte* to = slot.pinned != nullptr ? slot.pinned : slot.pageable.data();
+  for (size_t i : plan.gather) {
+    const Tensor source = tensors[i].contiguous();
+    if (source.nbytes() > 0) std::memcpy(to + plan.offsets[i], source.data(), source.nbytes());
+  }
+  plan.pieces.push_back({to, 0, plan.gathered});
+  std::lock_guard lock(mutex_);
+  figures_.gathered_bytes += plan.gathered;
+  if (slot.pinned == nullptr) ++figures_.pageable;
+}
+
+Event Stage::take_event() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!idle_events_.empty()) {
+      Event event = idle_events_.back();
+      idle_events_.pop_back();
+      return event;
+    }
+  }
+  Event event = nullptr;
+  check(driver_->create_event(&event, kNoTiming), "making an event");
+  return event;
+}
+
+void Stage::reap(bool wait) {
+  if (inherited_) return;
+  std::vector<Slot*> flying;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& slot : slots_) {
+      if (slot->in_flight) flying.push_back(slot.get());
+    }
+  }
+  if (flying.empty()) return;
+  std::vector<std::shared_ptr<void>> owners;  // end without the lock: they may run other code
+  Current current(*this);
+  check(current.result(), "making its context current");
+  for (Slot* slot : flying) finish_copy(*slot, wait, owners);
+}
+
+void Stage::take(Slot& slot, int64_t number) {
+  if (inherited_) {
+    throw Error(Code::kInvalidArgument, name_, "a batch of the parent's device, in a forked child");
+  }
+  if (number == 0 || number < -1) {
+    throw Error(Code::kInvalidArgument, "dlpack",
+                "stream is " + std::to_string(number) +
+                    "; for CUDA give None, -1, 1 (legacy default), 2 (per-thread default) or a "
+                    "stream's handle");
+  }
+  if (number == -1) {
+    std::lock_guard lock(mutex_);
+    slot.taken = slot.unknown_use = true;
+    return;
+  }
+  const Stream stream = as_stream(number);
+  Current current(*this);
+  check(current.result(), "making its context current");
+  int capturing = 0;
+  check(driver_->capture_status(stream, &capturing), "looking at the consumer's stream");
+  if (capturing != 0) {
+    throw Error(Code::kInvalidArgument, "dlpack",
+                "the stream captures a CUDA graph: take batches before the capture, and copy them "
+                "into the graph's own input");
+  }
+  Result result = driver_->query_event(slot.copied);
+  const bool late = result == kNotReady;
+  if (late) result = driver_->wait_event(stream, slot.copied, 0);
+  check(result, "making the consumer's stream wait for the copy");
+  std::lock_guard lock(mutex_);
+  slot.taken = true;
+  if (late) ++figures_.late, ++figures_.device_waits;
+  const auto thread = std::this_thread::get_id();
+  const bool own = stream == per_thread_default_stream();
+  for (const Use& use : slot.uses) {
+    if (use.stream == stream && (!own || use.thread == thread)) return;
+  }
+  slot.uses.push_back({stream, thread, nullptr});
+}
+
+void Stage::release(Slot& slot) noexcept {
+  if (inherited_) return;
+  Current current(*this);
+  std::unique_lock lock(mutex_);
+  std::vector<Use> uses;
+  for (Use& use : slot.uses) {
+    int capturing = 0;
+    Event event = nullptr;
+    // A thread's default stream has that name in its own thread only; an event recorded on a stream
+    // that captures would be part of the graph.
+    const bool foreign =
+        use.stream == per_thread_default_stream() && use.thread != std::this_thread::get_id();
+    if (!foreign && driver_->capture_status(use.stream, &capturing) == kSuccess && !capturing) {
+      if (!idle_events_.empty()) {
+        event = idle_events_.back();
+        idle_events_.pop_back();
+      } else {
+        driver_->create_event(&event, kNoTiming);
+      }
+      if (event != nullptr && driver_->record_event(event, use.stream) == kSuccess) {
+        ++figures_.events;
+        use.finished = event;
+        uses.push_back(use);
+        continue;
+      }
+      if (event != nullptr) idle_events_.push_back(event);
+    }
+    slot.unknown_use = true;
+  }
+  slot.uses = std::move(uses);
+  slot.taken = false;
+  slot.state = Slot::State::kReleased;
+  slot.released = ++releases_;
+  if (!closed_) return;
+  const auto own = std::find_if(slots_.begin(), slots_.end(),
+                                [&](const auto& each) { return each.get() == &slot; });
+  std::unique_ptr<Slot> last = std::move(*own);
+  slots_.erase(own);
+  lock.unlock();
+  free_after_uses(*last);
+}
+
+// Frees what a slot has, once the work of its consumers has passed.
+void Stage::free_after_uses(Slot& slot) noexcept {
+  for (Use& use : slot.uses) driver_->synchronize_event(use.finished);
+  if (slot.unknown_use) driver_->synchronize_context();
+  free_memory(slot);
+}
+
+void Stage::close() noexcept {
+  if (inherited_) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+  }
+  std::vector<std::unique_ptr<Slot>> unused;
+  std::vector<std::shared_ptr<void>> owners;
+  region_ = nullptr;
+  pins_ = nullptr;
+  Current current(*this);
+  driver_->synchronize_stream(copies_);  // a lost device copies nothing either
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& slot : slots_) {
+      slot->in_flight = false;
+      for (auto& owner : slot->owners) owners.push_back(std::move(owner));
+      slot->owners.clear();
+      if (slot->state != Slot::State::kStaged) unused.push_back(std::move(slot));
+    }
+    std::erase(slots_, nullptr);
+  }
+  for (auto& slot : unused) free_after_uses(*slot);
+}
+
+StageFigures Stage::figures() const {
+  std::lock_guard lock(mutex_);
+  return figures_;
+}
+
+Tensor Stage::Batch::take(const std::shared_ptr<Batch>& batch, size_t place, int64_t stream) {
+  const Tensor& array = batch->arrays_.at(place);
+  batch->stage_->take(batch->slot_, stream);
+  return Tensor::view(array.dtype(), array.shape(), array.data(), batch);
+}
+
+}  // namespace penstock::device

@@ -1,0 +1,149 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "penstock/base/fork_aware.h"
+#include "penstock/device/driver.h"
+#include "penstock/memory/dlpack_abi.h"
+#include "penstock/memory/region.h"
+#include "penstock/memory/tensor.h"
+
+namespace penstock::device {
+
+class Pins;
+
+// What a Stage did. Times are nanoseconds.
+struct StageFigures {
+  uint64_t batches = 0;
+  uint64_t bytes = 0;           // copied to the device
+  uint64_t copies = 0;          // over the link
+  uint64_t gathered_bytes = 0;  // first copied into pinned memory by the CPU
+  uint64_t device_waits = 0;    // of one stream for another; the host does not wait
+  uint64_t host_waits = 0;      // times that the host waited for a copy
+  uint64_t host_wait_ns = 0;
+  uint64_t late = 0;          // batches taken before their copy had finished
+  uint64_t events = 0;        // recorded
+  uint64_t synchronised = 0;  // times that all of the device had to be waited for
+  uint64_t slots = 0;         // now
+  uint64_t slot_bytes = 0;    // of device memory, now
+  uint64_t pinned_bytes = 0;  // of host memory, now
+  uint64_t pageable = 0;      // batches copied from memory that could not be pinned
+};
+
+// Copies batches into a ring of buffers on a CUDA device and hands them out by DLPack. The states
+// of a buffer, and who moves them, are in README.md.
+//
+// Threads: put(), reap() and close() one at a time; figures(), and everything of a StagedBatch,
+// any. In a forked child, all but the ends of objects is an Error kInvalidArgument.
+class Stage final : public std::enable_shared_from_this<Stage>, private ForkAware {
+  struct Token {};  // makes the constructor private to open()
+  struct Slot;
+
+ public:
+  class Batch;
+
+  // Shares the device's primary context with frameworks in this process. Errors of Driver::load();
+  // kNotFound: no such device.
+  static std::shared_ptr<Stage> open(int device, const std::string& library = Driver::kLibrary);
+
+  Stage(Token, std::shared_ptr<const Driver> driver, int ordinal);
+  ~Stage();
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+
+  // Begins the copy of a batch and returns. Keeps the owners of `tensors` until their memory was
+  // read. Waits for the host's sake only if the ring is full of copies that have not finished.
+  // Errors: kOutOfMemory (device memory; the text says how much is missing; nothing was begun),
+  // kClosed, kSystem (the device or its driver is lost: the stage stays unusable).
+  std::shared_ptr<Batch> put(std::vector<Tensor> tensors);
+
+  // Drops the owners of memory that has been copied. wait: waits for all copies.
+  void reap(bool wait = false);
+
+  // Waits for copies in flight and frees all memory that no batch uses. Later calls of put() are an
+  // Error kClosed; batches stay valid. Never throws; may be called again.
+  void close() noexcept;
+
+  int device() const { return ordinal_; }
+  StageFigures figures() const;
+
+ private:
+  class Current;
+  struct Use;
+  struct Piece;
+  struct Plan;
+
+  void after_fork_in_child() noexcept override { inherited_.store(true); }
+  void check_usable() const;
+  void check(Result result, const char* what);  // marks the stage as lost
+  Slot& free_slot(size_t bytes);
+  Slot* oldest_released(size_t bytes);
+  Slot& add_slot(size_t bytes);
+  void free_after_uses(Slot& slot) noexcept;
+  void free_memory(Slot& slot) noexcept;
+  void finish_copy(Slot& slot, bool wait, std::vector<std::shared_ptr<void>>& owners);
+  void order_behind_uses(Slot& slot);
+  Plan plan_for(const std::vector<Tensor>& tensors);
+  bool plan_as_one(const std::vector<Tensor>& tensors, Plan& plan);
+  void add_pieces(Plan& plan, const std::byte* from, size_t to, size_t bytes);
+  size_t pinned_from(const std::byte* address);
+  void gather(Slot& slot, const std::vector<Tensor>& tensors, Plan& plan);
+  Event take_event();
+  void take(Slot& slot, int64_t stream);
+  void release(Slot& slot) noexcept;
+
+  const std::shared_ptr<const Driver> driver_;
+  const int ordinal_;
+  const std::string name_;  // "cuda:0"
+  int handle_ = 0;
+  Context* context_ = nullptr;
+  Stream copies_ = nullptr;
+  std::atomic<bool> inherited_{false};
+
+  std::shared_ptr<Region> region_;  // of the last batch; only the thread of put() uses it
+  std::shared_ptr<Pins> pins_;      // of that region
+
+  mutable std::mutex mutex_;  // of everything below
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<Event> idle_events_;
+  uint64_t releases_ = 0;  // gives released slots an order
+  bool closed_ = false;
+  std::string lost_;  // why the device can't be used any more
+  StageFigures figures_;
+};
+
+// A batch on the device, or on its way to it. When the last reference to it, and to the arrays that
+// were taken from it, ends, its buffer may be used again.
+class Stage::Batch {
+ public:
+  Batch(std::shared_ptr<Stage> stage, Slot& slot, std::vector<Tensor> arrays)
+      : stage_(std::move(stage)), slot_(slot), arrays_(std::move(arrays)) {}
+  ~Batch() { stage_->release(slot_); }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  size_t size() const { return arrays_.size(); }
+  // Shapes and types; the data is device memory.
+  const Tensor& operator[](size_t place) const { return arrays_[place]; }
+  dlpack::Device device() const { return {dlpack::kCuda, stage_->ordinal_}; }
+
+  // An array for the consumer's stream, which keeps `batch` alive; for to_dlpack() with device().
+  // The stream's number is DLPack's: -1: no ordering is asked for; 1: the legacy default stream; 2:
+  // the calling thread's default stream; above 2: a stream's handle. Error kInvalidArgument:
+  // another number (0 is ambiguous), or the stream captures a graph.
+  static Tensor take(const std::shared_ptr<Batch>& batch, size_t place, int64_t stream);
+
+ private:
+  const std::shared_ptr<Stage> stage_;
+  Slot& slot_;
+  const std::vector<Tensor> arrays_;
+};
+
+}  // namespace penstock::device

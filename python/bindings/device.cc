@@ -1,0 +1,194 @@
+// Staging on a CUDA device: batches as objects of the DLPack protocol.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "consumer_lock.h"
+#include "gil.h"
+#include "leaf_value.h"
+#include "module.h"
+#include "numpy_api.h"
+#include "penstock/base/error.h"
+#include "penstock/device/stage.h"
+#include "penstock/memory/dlpack.h"
+#include "references.h"
+
+namespace nb = nanobind;
+
+namespace penstock::python {
+namespace {
+
+using device::Driver;
+using device::Stage;
+using device::StageFigures;
+
+// An array of a batch on the device, or on its way to it.
+class StagedArray {
+ public:
+  StagedArray(std::shared_ptr<Stage::Batch> batch, size_t place)
+      : batch_(std::move(batch)), place_(place) {}
+
+  nb::tuple shape() const {
+    nb::list lengths;
+    for (int64_t length : tensor().shape()) lengths.append(length);
+    return nb::tuple(lengths);
+  }
+  std::string dtype() const { return std::string(name_of(tensor().dtype())); }
+  size_t nbytes() const { return tensor().nbytes(); }
+
+  nb::tuple dlpack_device() const {
+    const dlpack::Device device = batch_->device();
+    return nb::make_tuple(device.device_type, device.device_id);
+  }
+  nb::object dlpack(nb::object stream, nb::object max_version, nb::object dl_device,
+                    nb::object copy) const {
+    if (!dl_device.is_none() && !dl_device.equal(dlpack_device())) {
+      throw nb::buffer_error("a staged array can be taken on its own device only");
+    }
+    if (copy.ptr() == Py_True)
+      throw nb::buffer_error("a staged array is not copied: use copy=None");
+    const int64_t number = stream.is_none() ? 1 : nb::cast<int64_t>(stream);
+    const Tensor taken = Stage::Batch::take(batch_, place_, number);
+    const bool versioned =
+        !max_version.is_none() && nb::cast<int64_t>(max_version[0]) >= dlpack::kMajorVersion;
+    return versioned ? in_capsule(to_dlpack_versioned(taken, batch_->device()), kVersioned)
+                     : in_capsule(penstock::to_dlpack(taken, batch_->device()), kOld);
+  }
+
+ private:
+  static constexpr const char* kOld = "dltensor";
+  static constexpr const char* kVersioned = "dltensor_versioned";
+
+  const Tensor& tensor() const { return (*batch_)[place_]; }
+
+  // A consumer that takes the struct renames the capsule.
+  template <typename Managed>
+  static nb::object in_capsule(Managed* managed, const char* name) {
+    PyObject* capsule = PyCapsule_New(managed, name, [](PyObject* self) {
+      for (const char* unused : {kOld, kVersioned}) {
+        if (!PyCapsule_IsValid(self, unused)) continue;
+        auto* left = static_cast<Managed*>(PyCapsule_GetPointer(self, unused));
+        left->deleter(left);
+      }
+    });
+    if (capsule == nullptr) {
+      managed->deleter(managed);
+      throw nb::python_error();
+    }
+    return nb::steal(capsule);
+  }
+
+  const std::shared_ptr<Stage::Batch> batch_;
+  const size_t place_;
+};
+
+// A Stage whose calls may come from any thread.
+class DeviceStage {
+ public:
+  DeviceStage(int device, const std::string& library) : stage_(Stage::open(device, library)) {}
+
+  nb::list put(nb::list arrays) {
+    std::vector<Tensor> tensors;
+    tensors.reserve(arrays.size());
+    for (nb::handle each : arrays) tensors.push_back(tensor_of(each.ptr()));
+    std::shared_ptr<Stage::Batch> batch;
+    {
+      WithoutGil unlocked;
+      std::lock_guard lock(mutex_);
+      batch = stage_->put(std::move(tensors));
+    }
+    nb::list staged;
+    for (size_t place = 0; place < batch->size(); ++place) {
+      staged.append(nb::cast(std::make_shared<StagedArray>(batch, place)));
+    }
+    return staged;
+  }
+  void reap(bool wait) {
+    WithoutGil unlocked;
+    std::lock_guard lock(mutex_);
+    stage_->reap(wait);
+  }
+  void close() {
+    WithoutGil unlocked;
+    std::lock_guard lock(mutex_);
+    stage_->close();
+  }
+  int device() const { return stage_->device(); }
+  nb::dict figures() const {
+    const StageFigures now = stage_->figures();
+    nb::dict all;
+    all["batches"] = now.batches;
+    all["bytes"] = now.bytes;
+    all["copies"] = now.copies;
+    all["gathered_bytes"] = now.gathered_bytes;
+    all["device_waits"] = now.device_waits;
+    all["host_waits"] = now.host_waits;
+    all["host_wait_ns"] = now.host_wait_ns;
+    all["late"] = now.late;
+    all["events"] = now.events;
+    all["synchronised"] = now.synchronised;
+    all["slots"] = now.slots;
+    all["slot_bytes"] = now.slot_bytes;
+    all["pinned_bytes"] = now.pinned_bytes;
+    all["pageable"] = now.pageable;
+    return all;
+  }
+
+ private:
+  static Tensor tensor_of(PyObject* object) {
+    LeafValue leaf;
+    std::string why;
+    if (!leaf.take(object, why)) throw Error(Code::kInvalidArgument, "device", "an array " + why);
+    if (leaf.kind != LeafKind::kDense || leaf.array == nullptr) {
+      throw Error(Code::kInvalidArgument, "device", "give arrays of numbers");
+    }
+    PyArrayObject* array = leaf.array;
+    const auto axes = static_cast<size_t>(PyArray_NDIM(array));
+    Shape shape(PyArray_DIMS(array), PyArray_DIMS(array) + axes);
+    Shape strides(PyArray_STRIDES(array), PyArray_STRIDES(array) + axes);
+    return Tensor::view(leaf.dtype, std::move(shape), PyArray_DATA(array),
+                        share(reinterpret_cast<PyObject*>(array)), std::move(strides), true);
+  }
+
+  std::mutex mutex_;
+  const std::shared_ptr<Stage> stage_;
+};
+
+nb::list cuda_devices(const std::string& library) {
+  nb::list all;
+  for (const device::DeviceFacts& facts : Driver::load(library)->devices()) {
+    all.append(nb::make_tuple(facts.name, facts.bytes));
+  }
+  return all;
+}
+
+}  // namespace
+
+void bind_device(nb::module_& m) {
+  nb::class_<StagedArray>(m, "StagedArray")
+      .def("__dlpack__", &StagedArray::dlpack, nb::kw_only(), nb::arg("stream") = nb::none(),
+           nb::arg("max_version") = nb::none(), nb::arg("dl_device") = nb::none(),
+           nb::arg("copy") = nb::none())
+      .def("__dlpack_device__", &StagedArray::dlpack_device)
+      .def_prop_ro("shape", &StagedArray::shape)
+      .def_prop_ro("dtype", &StagedArray::dtype)
+      .def_prop_ro("nbytes", &StagedArray::nbytes);
+  nb::class_<DeviceStage>(m, "DeviceStage")
+      .def(nb::init<int, std::string>(), nb::arg("device"), nb::arg("library"))
+      .def("put", &DeviceStage::put, nb::arg("arrays"))
+      .def("reap", &DeviceStage::reap, nb::arg("wait") = false)
+      .def("close", &DeviceStage::close)
+      .def("figures", &DeviceStage::figures)
+      .def_prop_ro("device", &DeviceStage::device);
+  m.def("cuda_devices", &cuda_devices, nb::arg("library"));
+  m.attr("CUDA_LIBRARY") = Driver::kLibrary;
+}
+
+}  // namespace penstock::python

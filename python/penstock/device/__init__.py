@@ -1,0 +1,1 @@
+"""Batches on their way to a device: see docs/device.md."""

@@ -1,0 +1,126 @@
+"""Keeps batches of a Loader on their way to a device, and the position before them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..loader import Loader
+
+
+class Ahead:
+    """Sends up to `most` batches more than were delivered. The consumer's thread does all of it.
+
+    Parameters
+    ----------
+    most : int
+        Batches in transfer, besides the one that is delivered.
+    always : bool
+        Wait for the host to make these batches. False: send those that are ready, so that a
+        delivery never waits for a later batch.
+    """
+
+    def __init__(self, most: int, *, always: bool = False) -> None:
+        self.most = most
+        self._always = always
+        # Each with the position before it.
+        self._sent: deque[tuple[str, Any]] = deque()
+        self._unsent: tuple[str, Any] | None = None  # there is no device memory for it yet
+
+    @property
+    def position(self) -> str | None:
+        """The position before the batches in transfer, as JSON; None: there are none."""
+        first = self._sent[0] if self._sent else self._unsent
+        return None if first is None else first[0]
+
+    def forget(self) -> None:
+        """Drop batches in transfer: another iteration begins, or the position was set."""
+        self._sent, self._unsent = deque(), None
+
+    def run(
+        self,
+        loader: Callable[[], Loader],
+        batches: Iterator[Any],
+        epoch: int | None,
+        send: Callable[[Any], Any],
+        deliver: Callable[[Any], Any] | None = None,
+    ) -> Iterator[Any]:
+        """Iterate over the batches of `epoch`, or of several if it is None.
+
+        Parameters
+        ----------
+        loader : callable
+            Returns the Loader, whose position counts batches that were sent; `position` does not.
+        batches : iterator
+            The Loader's batches.
+        epoch : int, optional
+            The epoch that ends the iteration.
+        send : callable
+            Begins a batch's transfer and returns at once.
+        deliver : callable, optional
+            Makes the consumer's batch of the result of `send`, when the consumer asks for it.
+        """
+        self.forget()
+        return self._run(loader, batches, epoch, send, deliver)
+
+    def _run(
+        self,
+        loader: Callable[[], Loader],
+        batches: Iterator[Any],
+        epoch: int | None,
+        send: Callable[[Any], Any],
+        deliver: Callable[[Any], Any] | None,
+    ) -> Iterator[Any]:
+        sent = self._sent
+        error: BaseException | None = None
+        over = False
+        while sent is self._sent:
+            while not over and self._wants_more(loader()):
+                # Request nothing from an epoch that has ended: its hooks must run after its last
+                # batch was delivered.
+                if sent and epoch is not None and _is_over(loader(), epoch):
+                    break
+                try:
+                    self._unsent = self._unsent or (loader()._core.state(), next(batches))
+                except StopIteration:
+                    over = True
+                except Exception as raised:  # raised later, at its own place
+                    error, over = raised, True
+                if over or not self._sends(send):
+                    break
+            if not sent:
+                break
+            batch = sent.popleft()[1]
+            if deliver is not None:
+                batch = deliver(batch)
+            yield batch
+            del batch
+        if error is not None:
+            raise error
+
+    def _wants_more(self, loader: Loader) -> bool:
+        if not self._sent:
+            return True
+        return len(self._sent) <= self.most and (self._always or loader._core.ready() > 0)
+
+    def _sends(self, send: Callable[[Any], Any]) -> bool:
+        """Send the next batch. False: the device has no memory for it now."""
+        assert self._unsent is not None
+        before, batch = self._unsent
+        try:
+            self._sent.append((before, send(batch)))
+        except MemoryError:
+            if not self._sent:
+                raise
+            self.most = len(self._sent) - 1  # a smaller ring
+            return False
+        self._unsent = None
+        return True
+
+
+def _is_over(loader: Loader, epoch: int) -> bool:
+    """Whether the pass of `epoch` was delivered; for a Dataset, a pass is all rounds."""
+    info = loader._info
+    return bool(info.pass_of(loader.epoch) != info.pass_of(epoch))

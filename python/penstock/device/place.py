@@ -1,0 +1,248 @@
+"""Where batches go: a device, by the name or object that its framework has for it."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any, Protocol
+
+import numpy as np
+
+from .. import _engine
+from ..base.interop import tensor_of_leaf
+from ..base.nests import leaves_of, mapped
+from ..errors import InvalidArgument, NotFound
+
+# The driver's library; tests have one of their own.
+library: str = _engine.CUDA_LIBRARY
+
+# Types of elements that are staged; others stay on the host.
+_STAGED = frozenset(
+    (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    )
+)
+# The native ones among them: a look-up is faster than a dtype's name.
+_NATIVE = frozenset(np.dtype(name) for name in _STAGED - {"bfloat16"})
+
+
+class Place(Protocol):
+    """What sends batches to a device.
+
+    `send` begins a transfer and returns; `deliver` makes the consumer's batch of its result.
+    """
+
+    def send(self, batch: Any) -> Any: ...
+    def deliver(self, sent: Any) -> Any: ...
+    def check_start_method(self, method: str | None) -> None: ...
+    def stats(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+
+
+def torch_place(device: Any) -> Place | None:
+    """Return the place of one of torch's devices; None: batches stay where they are.
+
+    Raises
+    ------
+    InvalidArgument
+        It is not a device of torch's, or this torch has no CUDA.
+    NotFound
+        There is no CUDA driver, or no such device.
+    """
+    if device is None:
+        return None
+    import torch
+
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        text = str(error).partition("\n")[0]
+        raise InvalidArgument(f"device is {device!r}: {text}", "feed") from None
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        return TorchDevice(device)
+    if device.index is None:
+        current = torch.cuda.current_device() if torch.cuda.is_available() else 0
+        device = torch.device("cuda", current)
+    place = CudaDevice(device.index)
+    try:
+        check_torch()
+    except InvalidArgument:
+        place.close()
+        raise
+    return place
+
+
+def place_of(device: Any) -> Place | None:
+    """Return the place of a device of torch's or jax's."""
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(device, (jax.Device, jax.sharding.Sharding)):
+        return JaxDevice(device)
+    return torch_place(device)
+
+
+def check_torch() -> None:
+    """Raise an error if this torch cannot use the tensors of a CUDA device."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InvalidArgument(
+            f"torch {torch.__version__} has no CUDA here; install a build of torch for CUDA, or "
+            'use device="cpu"',
+            "feed",
+        )
+
+
+def tensor_from(staged: _engine.StagedArray) -> Any:
+    """Return a tensor over a staged array, for torch's current stream."""
+    import torch
+
+    return torch.from_dlpack(staged)
+
+
+class _OnHost:
+    def check_start_method(self, method: str | None) -> None:
+        """Any."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class CudaDevice:
+    """A CUDA device, by its number: batches are copied by the engine's own stream."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"cuda:{number}"
+        self._stage = _engine.DeviceStage(number, library)
+        # Also at the end of the program: copies in flight read the workers' memory.
+        self._finalizer = weakref.finalize(self, self._stage.close)
+
+    def send(self, batch: Any) -> Any:
+        leaves = leaves_of(batch)
+        arrays = [_array_of(leaf) for leaf in leaves]
+        # The engine keeps the arrays until they are copied; the nest must not keep them longer.
+        staged = iter(self._stage.put([array for array in arrays if array is not None]))
+        sent = [leaf if a is None else next(staged) for leaf, a in zip(leaves, arrays, strict=True)]
+        return _filled(batch, sent)
+
+    def deliver(self, sent: Any) -> Any:
+        def tensor(leaf: Any) -> Any:
+            return tensor_from(leaf) if isinstance(leaf, _engine.StagedArray) else self._moved(leaf)
+
+        return mapped(tensor, sent)
+
+    def _moved(self, leaf: Any) -> Any:
+        """Move a tensor that has no array, such as a sparse one; return other leaves unchanged."""
+        torch = sys.modules.get("torch")
+        is_tensor = torch is not None and isinstance(leaf, torch.Tensor)
+        return leaf.to(self.name, non_blocking=True) if is_tensor else leaf
+
+    def check_start_method(self, method: str | None) -> None:
+        if method == "fork":
+            raise InvalidArgument(
+                f"workers cannot be forked from a process that feeds {self.name}: the CUDA driver "
+                'does not survive a fork. Use start_method="spawn" or "forkserver"',
+                "feed",
+            )
+
+    def stats(self) -> dict[str, Any]:
+        return {"name": self.name, **self._stage.figures()}
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+class TorchDevice(_OnHost):
+    """Another device of torch's: torch copies, and the host does not wait where torch need not."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._bytes = self._copies = 0
+
+    def send(self, batch: Any) -> Any:
+        return mapped(self._sent, batch)
+
+    def _sent(self, leaf: Any) -> Any:
+        import torch
+
+        tensor = tensor_of_leaf(leaf)
+        if not isinstance(tensor, torch.Tensor):
+            return leaf
+        self._bytes += tensor.nbytes
+        self._copies += 1
+        return tensor.to(self._device, non_blocking=True)
+
+    def deliver(self, sent: Any) -> Any:
+        return sent
+
+    def stats(self) -> dict[str, Any]:
+        return {"name": str(self._device), "bytes": self._bytes, "copies": self._copies}
+
+
+class JaxDevice(_OnHost):
+    """A device, or a sharding, of jax's: jax copies, and the host does not wait."""
+
+    def __init__(self, place: Any) -> None:
+        self._place = place
+        self._bytes = self._copies = 0
+
+    def send(self, batch: Any) -> Any:
+        import jax
+
+        leaves = leaves_of(batch)
+        arrays = [_array_of(leaf) for leaf in leaves]
+        put = iter(jax.device_put([a for a in arrays if a is not None], self._place))
+        for array in arrays:
+            if array is not None:
+                self._bytes += array.nbytes
+                self._copies += 1
+        sent = iter(
+            [leaf if a is None else next(put) for leaf, a in zip(leaves, arrays, strict=True)]
+        )
+        return mapped(lambda leaf: next(sent), batch)
+
+    def deliver(self, sent: Any) -> Any:
+        return sent
+
+    def stats(self) -> dict[str, Any]:
+        return {"name": str(self._place), "bytes": self._bytes, "copies": self._copies}
+
+
+def cuda_devices() -> list[tuple[str, int]]:
+    """Return the names and bytes of memory of the CUDA devices; none without a driver."""
+    try:
+        return list(_engine.cuda_devices(library))
+    except NotFound:
+        return []
+
+
+def _filled(nest: Any, leaves: list[Any]) -> Any:
+    """Return the same nest with other leaves, in order."""
+    each = iter(leaves)
+    return mapped(lambda leaf: next(each), nest)
+
+
+def _array_of(leaf: Any) -> Any:
+    """Return a leaf as an array that can be staged; None: it stays as it is."""
+    if type(leaf) is np.ndarray and leaf.dtype in _NATIVE:
+        return leaf
+    if isinstance(leaf, np.generic):
+        leaf = np.asarray(leaf)
+    if not isinstance(leaf, np.ndarray):
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(leaf, torch.Tensor):
+            return None
+        if leaf.device.type != "cpu" or leaf.requires_grad or leaf.is_conj() or leaf.is_neg():
+            return None
+        if leaf.layout != torch.strided:
+            return None
+        if leaf.dtype != torch.bfloat16:
+            return leaf.numpy()
+        import ml_dtypes
+
+        return leaf.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    if leaf.dtype.name not in _STAGED:
+        return None
+    return leaf if leaf.dtype.isnative else leaf.astype(leaf.dtype.newbyteorder("="))

@@ -1,0 +1,105 @@
+"""Feeding a CUDA device, by the real driver: run by `make test-gpu`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import penstock
+import penstock.torch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+
+class Rows:
+    """Samples of worker processes, large enough to be copied in place."""
+
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, i: int):
+        return np.full((64, 64), i, np.float32), i
+
+
+def rows(batches: int = 64):
+    values = np.arange(batches * 8 * 1000, dtype=np.float32).reshape(-1, 1000)
+    return penstock.Dataset.arrays({"x": values, "y": np.arange(batches * 8)}).batch(8)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", torch.device("cuda", 0)])
+def test_batches_are_on_the_device_in_order(device):
+    with penstock.torch.feed(rows(), device=device, workers=4) as feed:
+        for epoch in range(2):
+            for i, batch in enumerate(feed):
+                assert batch["x"].device == torch.device("cuda", 0)
+                assert batch["y"].tolist() == list(range(8 * i, 8 * i + 8)), epoch
+                assert float(batch["x"][0, 0]) == 8000 * i
+        stats = feed.stats()["device"]
+    assert stats["batches"] == stats["copies"] == 128
+
+
+def test_a_buffer_is_not_overwritten_while_the_step_reads_it():
+    """The host runs far ahead of a device that is busy."""
+    busy = torch.zeros(4096, 4096, device="cuda")
+    sums = []
+    with penstock.torch.feed(rows(), device="cuda", workers=4) as feed:
+        for batch in feed:
+            busy = busy @ busy
+            sums.append(batch["x"].double().sum())
+            del batch
+    values = np.arange(64 * 8 * 1000, dtype=np.float64).reshape(64, -1)
+    np.testing.assert_allclose(torch.stack(sums).cpu().numpy(), values.sum(1))
+
+
+def test_batches_of_worker_processes_are_read_where_they_lie():
+    loader = penstock.torch.DataLoader(Rows(), batch_size=32, num_workers=4, device="cuda")
+    with loader:
+        for _ in range(3):
+            for i, (x, y) in enumerate(loader):
+                assert y.tolist() == list(range(32 * i, 32 * i + 32))
+                assert x[:, 5, 7].tolist() == y.tolist()
+        stats = loader.stats()["device"]
+    assert stats["copies"] == stats["batches"] == 24
+    assert stats["gathered_bytes"] == 0
+
+
+def test_a_consumer_on_a_stream_of_its_own():
+    stream = torch.cuda.Stream()
+    sums = []
+    with penstock.torch.feed(rows(), device="cuda", workers=4) as feed, torch.cuda.stream(stream):
+        for batch in feed:
+            torch.cuda._sleep(1_000_000)
+            sums.append(batch["y"].sum())
+            del batch
+        found = torch.stack(sums).cpu().tolist()
+    assert found == [sum(range(8 * i, 8 * i + 8)) for i in range(64)]
+
+
+def test_a_graph_is_replayed_on_batches():
+    fixed = torch.zeros(8, 1000, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with penstock.torch.feed(rows(), device="cuda", workers=4) as feed, torch.inference_mode():
+        warm = torch.cuda.Stream()
+        with torch.cuda.stream(warm):
+            fixed.sum()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            total = fixed.sum()
+        totals = []
+        for batch in feed:
+            fixed.copy_(batch["x"])
+            graph.replay()
+            totals.append(total.clone())
+    assert len(totals) == 64
+    expected = np.arange(8000, dtype=np.float32).sum(dtype=np.float64)
+    np.testing.assert_allclose(float(totals[0]), expected, rtol=1e-4)
+
+
+def test_all_batches_may_be_kept():
+    with penstock.torch.feed(rows(), device="cuda", workers=4) as feed:
+        kept = list(feed)
+    assert [int(batch["y"][0]) for batch in kept] == list(range(0, 512, 8))
