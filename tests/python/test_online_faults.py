@@ -183,7 +183,14 @@ def test_the_log_is_trimmed_behind_snapshots(
     model = Model()
     most = 0
     with train.Online(
-        numbers(2000), prepare, model, spool=tmp_path, max_batch=20, max_queue=20, snapshot_steps=5
+        numbers(2000),
+        prepare,
+        model,
+        spool=tmp_path,
+        max_batch=20,
+        min_batch=20,
+        max_queue=20,
+        snapshot_steps=5,
     ) as live:
         for _ in live:
             most = max(most, len(list(tmp_path.glob("*.log"))))
@@ -292,9 +299,9 @@ for how in ("close", "exit", "refuse") * 3:
     assert os.waitpid(child, 0)[1] == 0, how
 next(steps)
 end.set()
-thread.join()
 live.stop()
-live.close()
+live.close()  # ends a push that waits for space
+thread.join()
 print("done")
 """
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -30,7 +32,22 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     paths = find(options.files)
-    logging.getLogger("penstock").setLevel(logging.ERROR)  # losses are listed here
+    with _losses_not_logged():  # they are listed here
+        return _verify(paths, options)
+
+
+@contextlib.contextmanager
+def _losses_not_logged() -> Iterator[None]:
+    log = logging.getLogger("penstock")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def _verify(paths: list[str], options: argparse.Namespace) -> int:
     total = Survey("")
     damaged = 0
     each = []

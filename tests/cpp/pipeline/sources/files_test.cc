@@ -56,20 +56,20 @@ struct WholeFilesTest : ::testing::Test {
 TEST_F(WholeFilesTest, elements_are_the_bytes_the_path_and_the_label) {
   (*files)["in/a"] = "one";
   (*files)["in/b"] = "";
-  read(nodes::files("in/*", std::vector<int64_t>{-5, 7}), {1, 0, 1});
+  read(nodes::files("in/*", std::vector<int64_t>{-5, 7}, ""), {1, 0, 1});
   EXPECT_EQ(text("bytes", 0), "");
   EXPECT_EQ(text("bytes", 1), "one");
   EXPECT_EQ(text("path", 2), "in/b");
   EXPECT_EQ(number("label", 1), -5);
   EXPECT_EQ(number("label", 2), 7);
-  read(nodes::files("in/a", std::nullopt), {0});
+  read(nodes::files("in/a", std::nullopt, ""), {0});
   EXPECT_EQ(chunk->spec()->leaves().size(), 2u);
 }
 
 TEST_F(WholeFilesTest, a_file_that_cannot_be_read_fails_alone) {
   (*files)["in/a"] = "one";
   (*files)["in/b"] = "two";
-  const Node::Ref node = nodes::files("in/*", std::nullopt);
+  const Node::Ref node = nodes::files("in/*", std::nullopt, "");
   read(node, {0});
   files->remove("in/a");
   chunk->reset(built.indexed->spec(), 2);
@@ -88,8 +88,8 @@ TEST_F(WholeFilesTest, a_file_that_cannot_be_read_fails_alone) {
 
 TEST_F(WholeFilesTest, one_label_for_each_file) {
   (*files)["in/a"] = "one";
-  EXPECT_THROW(read(nodes::files("in/*", std::vector<int64_t>{1, 2}), {0}), Error);
-  EXPECT_THROW(nodes::files(std::vector<std::string>{}, std::nullopt), Error);
+  EXPECT_THROW(read(nodes::files("in/*", std::vector<int64_t>{1, 2}, ""), {0}), Error);
+  EXPECT_THROW(nodes::files(std::vector<std::string>{}, std::nullopt, ""), Error);
 }
 
 TEST_F(WholeFilesTest, operations_on_images_that_follow_each_other_are_one_stage) {

@@ -73,7 +73,7 @@ TEST_F(FoundFilesTest, a_listing_arrives_as_it_was) {
   EXPECT_EQ(length(built), 3u);
   EXPECT_EQ(origin(built, 2), "in/b/1.jpg");
   EXPECT_EQ(length(given(make(), found_by(make()))), 4u);
-  auto named = [] { return nodes::files({"in/a/2.png", "in/a/1.png"}, std::nullopt); };
+  auto named = [] { return nodes::files({"in/a/2.png", "in/a/1.png"}, std::nullopt, ""); };
   EXPECT_EQ(origin(given(named(), found_by(named())), 1), "in/a/1.png");
 }
 
