@@ -670,13 +670,16 @@ def test_members_on_a_gpu_are_as_if_trained_alone(strategy):
 
 
 @pytest.mark.slow
-def test_a_compiled_call_gives_the_same(monkeypatch):
-    # Otherwise torch keeps processes that compile.
-    monkeypatch.setattr(pytest.importorskip("torch._inductor.config"), "compile_threads", 1)
+def test_a_compiled_call_gives_the_same():
+    config = pytest.importorskip("torch._inductor.config")
     data = batches(6)
-    with train.Population(
-        Small, members=4, hyper={"lr": 0.05}, optimizer="sgd", strategy="stacked", compile=True
-    ) as population:
+    # Otherwise torch keeps processes that compile.
+    with (
+        config.patch(compile_threads=1),
+        train.Population(
+            Small, members=4, hyper={"lr": 0.05}, optimizer="sgd", strategy="stacked", compile=True
+        ) as population,
+    ):
         for result in population.train(data, steps=[6, 4, 2, 1]).as_completed():
             _, losses = alone(result.member, lambda p: torch.optim.SGD(p, 0.05), data, result.steps)
             np.testing.assert_allclose(result.losses, losses, rtol=1e-4)
