@@ -31,8 +31,8 @@ def main() -> None:
             result["others"] = others.share()
             for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)):
                 cpu, switches = usage.ru_utime + usage.ru_stime, usage.ru_nvcsw + usage.ru_nivcsw
-                result["cpu"] = result.get("cpu", 0.0) + cpu
-                result["switches"] = result.get("switches", 0) + switches
+                result["cost_cpu"] = result.get("cost_cpu", 0.0) + cpu
+                result["cost_switches"] = result.get("cost_switches", 0) + switches
     except ImportError as error:
         result = {"missing": f"not installed ({error})"}
     except BaseException as error:

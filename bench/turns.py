@@ -31,8 +31,8 @@ from run import progress, run_child
 
 HERE = Path(__file__).resolve().parent
 COSTS = {
-    "cpu": Figure("ms of CPU time per epoch", 1e3),
-    "switches": Figure("context switches per epoch"),
+    "cost_cpu": Figure("ms of CPU time per epoch", 1e3),
+    "cost_switches": Figure("context switches per epoch"),
 }
 
 
