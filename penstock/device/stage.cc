@@ -275,7 +275,7 @@ void Stage::free_memory(Slot& slot) noexcept {
   slot = Slot();
 }
 
-// Learns whether the copy into a slot has finished; then nobody reads its owners' memory.
+// Learns whether the copy into a slot has finished: its owners' memory is not read any more.
 void Stage::finish_copy(Slot& slot, bool wait, std::vector<std::shared_ptr<void>>& owners) {
   if (!slot.in_flight) return;
   Result result = driver_->query_event(slot.copied);

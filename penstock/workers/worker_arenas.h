@@ -30,7 +30,7 @@ class WorkerArenas {
   // Waits until the arena is announced, because a result may overtake the announcement. nullptr
   // once this or the ring is closed.
   std::shared_ptr<Region> region(uint32_t number);
-  // Lets go of arenas that only leases may need.
+  // Releases arenas that only leases may need.
   void drop_orphans();
   void close();   // ends the waits in region()
   void forget();  // all arenas

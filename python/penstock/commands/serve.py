@@ -58,17 +58,17 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    told = _told(options)
+    settings = _settings(options)
     failed_soon = 0
     with _stops() as stop:
         while True:
-            process = _Process(told)
+            process = _Process(settings)
             try:
                 ready = process.wait_until_ready(stop)
                 if ready is None:
                     return process.close()
-                _say(options, ready, process.pid, again="addresses" in told)
-                told["addresses"] = told["server"]["listen"] = ready["addresses"]
+                _say(options, ready, process.pid, again="addresses" in settings)
+                settings["addresses"] = settings["server"]["listen"] = ready["addresses"]
                 began = time.monotonic()
                 if process.wait(stop):
                     return process.close()
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             )
 
 
-def _told(options: argparse.Namespace) -> dict[str, Any]:
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """Check the arguments, and return the server process's configuration; starts nothing."""
     known = optimizers()
     if options.optimizer not in known:
@@ -170,7 +170,7 @@ def _say(options: argparse.Namespace, ready: dict[str, Any], pid: int, again: bo
 class _Process:
     """The server process. It ends by itself when this process has ended."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any]) -> None:
         stop, self._stop = os.pipe()  # the server closes when all writers have closed
         self._out, out = os.pipe()
         try:
@@ -181,7 +181,7 @@ class _Process:
                 "penstock.commands.shards:main",
                 0,
                 {"stop": stop, "out": out},
-                told,
+                settings,
                 session=True,
             )
         finally:

@@ -21,15 +21,15 @@ def optimizers() -> dict[str, Any]:
     return {name.lower(): getattr(module, name) for name in names}
 
 
-def serve(told: dict[str, Any], wait: Callable[[], object]) -> None:
+def serve(settings: dict[str, Any], wait: Callable[[], object]) -> None:
     """Serve until `wait` returns."""
     from penstock import train
     from penstock.errors import Error, System
 
-    parameters = train.Parameters.from_file(told["weights"])
-    optimizer = optimizers()[told["optimizer"]](**told["hyper"])
+    parameters = train.Parameters.from_file(settings["weights"])
+    optimizer = optimizers()[settings["optimizer"]](**settings["hyper"])
     with train.ParameterServer(
-        parameters, optimizer, secret=told["secret"] or None, **told["server"]
+        parameters, optimizer, secret=settings["secret"] or None, **settings["server"]
     ) as server:
         floats = sum(shard["floats"] for shard in server.stats())
         versions = [shard["version"] for shard in server.stats()]
@@ -47,10 +47,10 @@ def serve(told: dict[str, Any], wait: Callable[[], object]) -> None:
         except Error as error:
             failures.append(str(error))
         try:  # also if a snapshot could not be written
-            if told["save"]:
-                parameters.save(told["save"])
+            if settings["save"]:
+                parameters.save(settings["save"])
         except (Error, OSError) as error:
-            failures.append(f"--save {told['save']}: {error}")
+            failures.append(f"--save {settings['save']}: {error}")
         if failures:
             raise System("; ".join(failures))
 
