@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-import fake_cuda
-import penstock
-import penstock.torch
-from penstock.device import place
+torch = pytest.importorskip("torch")
+
+import fake_cuda  # noqa: E402
+import penstock  # noqa: E402
+import penstock.torch  # noqa: E402
+from penstock.device import place  # noqa: E402
 
 HERE = Path(__file__).parent
 
