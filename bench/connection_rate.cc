@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "penstock/base/clock.h"
-#include "penstock/net/address.h"
 #include "penstock/net/connection.h"
 #include "penstock/net/listener.h"
 #include "penstock/net/socket.h"

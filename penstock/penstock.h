@@ -5,7 +5,7 @@
 #include "penstock/base/random.h"
 #include "penstock/io/example_writer.h"
 #include "penstock/io/tar_writer.h"
-#include "penstock/io/tfrecord_writer.h"
+#include "penstock/io/tfrecord.h"
 #include "penstock/memory/example.h"
 #include "penstock/memory/tensor.h"
 #include "penstock/observe/analysis.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/philox.h"
+#include "penstock/base/random.h"
 
 namespace penstock {
 namespace {

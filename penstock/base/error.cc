@@ -4,8 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "penstock/base/url_text.h"
-#include "penstock/base/utf8.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 

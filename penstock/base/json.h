@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/base/error.h"
+
 namespace penstock {
 
 // The state of a stream: JSON of numbers, lists and objects.
@@ -16,5 +18,10 @@ using State = nlohmann::json;
 std::string to_base64(std::span<const std::byte> bytes);
 // Error kInvalidArgument: not base64.
 std::vector<std::byte> from_base64(std::string_view text);
+
+// The error of a state that cannot be restored.
+inline Error refuse_restore(const std::string& why) {
+  return {Code::kInvalidArgument, "restore", why};
+}
 
 }  // namespace penstock

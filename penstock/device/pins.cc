@@ -6,7 +6,7 @@
 #include <mutex>
 #include <utility>
 
-#include "penstock/memory/region_pages.h"
+#include "penstock/memory/region.h"
 
 namespace penstock::device {
 namespace {

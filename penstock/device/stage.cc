@@ -6,7 +6,7 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/device/pins.h"
-#include "penstock/memory/region_pages.h"
+#include "penstock/memory/region.h"
 
 namespace penstock::device {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "penstock/image/colour.h"
+#include "penstock/image/adjust.h"
 #include "penstock/image/random_map.h"
 
 namespace penstock::image {

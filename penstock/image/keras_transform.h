@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "penstock/base/random.h"
-#include "penstock/image/random_crop.h"
+#include "penstock/image/random_box.h"
 #include "penstock/image/warp.h"
 
 // The transformations of Keras' ImageDataGenerator, with its meanings of all parameters.

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "penstock/base/random.h"
-#include "penstock/image/random_crop.h"
+#include "penstock/image/random_box.h"
 #include "penstock/image/warp.h"
 
 // Maps for Warper, the same bits on every machine. Angles are in degrees.

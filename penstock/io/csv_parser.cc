@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/utf8.h"
+#include "penstock/base/text.h"
 #include "penstock/io/compression.h"
 #include "penstock/io/csv_scan.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/utf8.h"
+#include "penstock/base/text.h"
 #include "penstock/io/tar.h"
 
 namespace penstock {

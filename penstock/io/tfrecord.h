@@ -7,7 +7,9 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string>
 
+#include "penstock/io/buffered_sink.h"
 #include "penstock/io/compression.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/io/file.h"
@@ -16,6 +18,7 @@
 #include "penstock/io/record_reader.h"
 
 namespace penstock {
+
 namespace tfrecord {
 
 // One record of a TFRecord file, all numbers little-endian: u64 n, u32 masked CRC-32C of these 8
@@ -89,6 +92,29 @@ class TFRecordReader {
  private:
   RecordReader records_;
   std::array<std::span<const std::byte>, kChunk> payloads_;
+};
+
+// Writes a TFRecord file, which appears under its name when close() is called. One thread.
+class TFRecordWriter {
+ public:
+  // Error as FileSystem::create().
+  TFRecordWriter(FileSystem& files, const std::string& path,
+                 Compression compression = Compression::kNone);
+
+  // Error kSystem: the writer is then closed and the file discarded; kClosed: close() was called.
+  void write(std::span<const std::byte> payload);
+
+  // Flushes the file to disk and publishes it. A second call does nothing. Without close(), the
+  // destructor discards the file. Error kSystem.
+  void close();
+
+  uint64_t records() const { return records_; }
+  // Bytes written so far, before compression.
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  BufferedSink sink_;
+  uint64_t records_ = 0, bytes_ = 0;
 };
 
 }  // namespace penstock

@@ -17,7 +17,6 @@
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/memory/region_layout.h"
-#include "penstock/memory/region_pages.h"
 
 namespace penstock {
 namespace {

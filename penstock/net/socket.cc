@@ -1,19 +1,160 @@
 #include "penstock/net/socket.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <random>
 
 #include "penstock/base/error.h"
 
 namespace penstock::net {
+
+namespace {
+
+constexpr char kAddress[] = "address";
+
+[[noreturn]] void refuse(const std::string& address, const std::string& why) {
+  throw Error(Code::kInvalidArgument, kAddress,
+              "'" + address + "': " + why +
+                  "; an address is host:port, tcp://host:port, unix:@name or unix:/path");
+}
+
+std::string own_prefix() { return "penstock/" + std::to_string(geteuid()) + "/net/"; }
+
+std::string random_name() {
+  std::random_device device;
+  const uint64_t number = uint64_t{device()} << 32 | device();
+  return "free-" + std::to_string(number);
+}
+
+SocketAddress unix_address(const std::string& address, const std::string& name) {
+  if (name.empty() || name.find('\0') != std::string::npos) refuse(address, "it has no name");
+  std::string path;
+  if (name[0] == '@') {
+    path = '\0' + own_prefix() + (name.size() > 1 ? name.substr(1) : random_name());
+  } else if (name[0] == '/') {
+    path = name;
+  } else {
+    refuse(address, "the path of a socket file must begin with /");
+  }
+  sockaddr_un text{};
+  // A file's path ends with a zero byte; an abstract name ends where its length says.
+  const bool file = path[0] != '\0';
+  if (path.size() + (file ? 1 : 0) > sizeof(text.sun_path)) {
+    refuse(address,
+           "longer than the system's limit of " + std::to_string(sizeof(text.sun_path)) + " bytes");
+  }
+  text.sun_family = AF_UNIX;
+  std::memcpy(text.sun_path, path.data(), path.size());
+  SocketAddress result;
+  std::memcpy(&result.storage, &text, sizeof(text));
+  result.length =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + (file ? 1 : 0));
+  return result;
+}
+
+std::vector<SocketAddress> tcp_addresses(const std::string& address, const std::string& rest) {
+  const size_t colon = rest.rfind(':');
+  if (colon == std::string::npos || colon == 0) refuse(address, "it has no host and port");
+  std::string host = rest.substr(0, colon);
+  const std::string port = rest.substr(colon + 1);
+  if (host.front() == '[' && host.back() == ']' && host.size() > 2) {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string::npos) {
+    refuse(address, "an IPv6 host needs brackets, as in [::1]:7000");
+  }
+  if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos ||
+      std::stoi(port) > 65535) {
+    refuse(address, "the port must be a number up to 65535");
+  }
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &list)) {
+    throw Error(Code::kNotFound, kAddress, "no host '" + host + "': " + gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
+  std::vector<SocketAddress> result;
+  for (const addrinfo* each = list; each != nullptr; each = each->ai_next) {
+    SocketAddress one;
+    std::memcpy(&one.storage, each->ai_addr, each->ai_addrlen);
+    one.length = each->ai_addrlen;
+    result.push_back(one);
+  }
+  if (result.empty()) throw Error(Code::kNotFound, kAddress, "no host '" + host + "'");
+  return result;
+}
+
+template <typename T>
+T as(const sockaddr_storage& storage) {
+  T result;
+  std::memcpy(&result, &storage, sizeof(result));
+  return result;
+}
+
+}  // namespace
+
+bool SocketAddress::is_loopback() const {
+  if (is_unix()) return true;
+  if (storage.ss_family == AF_INET) {
+    return ntohl(as<sockaddr_in>(storage).sin_addr.s_addr) >> 24 == 127;
+  }
+  const auto six = as<sockaddr_in6>(storage);
+  if (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) return six.sin6_addr.s6_addr[12] == 127;
+  return IN6_IS_ADDR_LOOPBACK(&six.sin6_addr);
+}
+
+std::string SocketAddress::file() const {
+  if (!is_unix()) return {};
+  const auto text = as<sockaddr_un>(storage);
+  return text.sun_path[0] == '\0' ? std::string() : std::string(text.sun_path);
+}
+
+std::string SocketAddress::text() const {
+  if (is_unix()) {
+    const auto text = as<sockaddr_un>(storage);
+    if (text.sun_path[0] != '\0') return "unix:" + file();
+    const size_t size = length - offsetof(sockaddr_un, sun_path);
+    if (size <= 1) return "unix:@";
+    const std::string name(text.sun_path + 1, size - 1);
+    const std::string prefix = own_prefix();
+    return "unix:@" + (name.starts_with(prefix) ? name.substr(prefix.size()) : name);
+  }
+  char host[INET6_ADDRSTRLEN] = "";
+  if (storage.ss_family == AF_INET) {
+    const auto four = as<sockaddr_in>(storage);
+    inet_ntop(AF_INET, &four.sin_addr, host, sizeof(host));
+    return "tcp://" + std::string(host) + ":" + std::to_string(ntohs(four.sin_port));
+  }
+  const auto six = as<sockaddr_in6>(storage);
+  inet_ntop(AF_INET6, &six.sin6_addr, host, sizeof(host));
+  return "tcp://[" + std::string(host) + "]:" + std::to_string(ntohs(six.sin6_port));
+}
+
+std::vector<SocketAddress> resolve(const std::string& address) {
+  if (address.find('\0') != std::string::npos) refuse(address, "it contains a zero byte");
+  if (address.starts_with("unix:")) return {unix_address(address, address.substr(5))};
+  if (address.starts_with("tcp://")) return tcp_addresses(address, address.substr(6));
+  if (address.find("://") != std::string::npos) refuse(address, "unknown scheme");
+  return tcp_addresses(address, address);
+}
+
 namespace {
 
 void set_option(int fd, int level, int option, int value) {

@@ -17,7 +17,6 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/net/address.h"
 #include "penstock/net/socket.h"
 
 namespace penstock::online {

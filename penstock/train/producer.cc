@@ -10,8 +10,9 @@
 #include <utility>
 
 #include "penstock/base/clock.h"
+#include "penstock/pipeline/element/block.h"
+#include "penstock/pipeline/element/chunk.h"
 #include "penstock/pipeline/element/example_rows.h"
-#include "penstock/pipeline/element/row_block.h"
 
 // A producer has no thread: each call looks for the learner, and for its end.
 namespace penstock::train {

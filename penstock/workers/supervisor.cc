@@ -9,7 +9,6 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/workers/process_end.h"
 #include "penstock/workers/ticket_runner.h"
 
 namespace penstock {
@@ -19,6 +18,15 @@ constexpr uint64_t kAlarmTag = UINT64_MAX;
 constexpr uint64_t kLinkBit = uint64_t{1} << 32;
 constexpr int64_t kSpaceTickNs = 5'000'000;
 constexpr std::chrono::milliseconds kLinksLookAgain{1};  // until a full link is tried again
+constexpr int64_t kKillNs = 2'000'000'000;  // that a process may take to die of SIGKILL
+
+// Uses a poller of its own, because another poller may hold this descriptor, too.
+bool ended_within(int pidfd, int64_t timeout_ns) {
+  os::Poller ended;
+  ended.add(pidfd, 0);
+  uint64_t tag;
+  return ended.wait(timeout_ns, {&tag, 1}) != 0;
+}
 }  // namespace
 
 Supervisor::Supervisor(TicketRing& ring, Allocator& arena, const Policy& policy)

@@ -1,4 +1,5 @@
-#include "arrow.h"
+
+#include "penstock/io/arrow.h"
 
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
@@ -10,12 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "dataset_sources.h"
+#include "dataset.h"
 #include "gil.h"
 #include "numpy_api.h"
 #include "penstock/base/error.h"
-#include "penstock/base/utf8.h"
-#include "penstock/io/arrow.h"
+#include "penstock/base/text.h"
 #include "penstock/pipeline/sources/arrow_leaf.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "references.h"

@@ -11,7 +11,7 @@
 #include "penstock/memory/allocator.h"
 #include "penstock/observe/counters.h"
 #include "penstock/workers/ticket_ring.h"
-#include "plain_value.h"
+#include "values.h"
 
 namespace penstock::python {
 
@@ -64,6 +64,7 @@ class Encoder {
  private:
   bool plain_only() const { return arena_ == nullptr; }
   bool node(PyObject* value, bool unique, int depth);
+  bool parts(const Parts& parts, int depth);
   bool tensor(PyObject* value, bool unique);
   // `as_it_lies`: the array has no gaps, and a copy keeps its order instead of C order.
   bool array(PyArrayObject* array, bool unique, bool as_it_lies);

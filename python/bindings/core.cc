@@ -9,7 +9,6 @@
 #include "dataset.h"
 #include "gil.h"
 #include "module.h"
-#include "observe.h"
 #include "penstock/base/error.h"
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
@@ -20,7 +19,14 @@ namespace nb = nanobind;
 
 namespace penstock::python {
 
+PyObject* end_marker() {
+  static PyObject* marker = PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type));
+  return marker;
+}
+
 namespace {
+
+constexpr int64_t kSignalCheckNs = 100'000'000;
 
 EngineSettings engine_settings_of(const nb::dict& s) {
   EngineSettings e;
@@ -43,10 +49,7 @@ EngineSettings engine_settings_of(const nb::dict& s) {
 
 }  // namespace
 
-Core::Core(nb::dict s)
-    : settings_(sample_settings_of(s)),
-      places_(setting<uint32_t>(s, "workers"), setting<uint32_t>(s, "places")),
-      owner_(getpid()) {
+Core::Core(nb::dict s) : settings_(sample_settings_of(s)), owner_(getpid()) {
   const auto& built = nb::cast<const BuiltPlan&>(s["plan"]);
   const bool python = built.count != nullptr;
   count_ = built.count;
@@ -84,21 +87,24 @@ Core::Core(nb::dict s)
   };
   engine_ = std::make_unique<PlanEngine>(built.plan, settings, transport, describer);
   consumer_ = std::make_unique<Consumer>(*engine_, static_cast<Consumer::Policy&>(*this));
+  if (python) batches_.emplace(*engine_, *values_);
+  failures_.emplace(*engine_, *consumer_, *values_, python, listed_ != nullptr);
+  statistics_.emplace(*engine_, settings_, python);
+  workers_.emplace(*engine_, settings_);
 }
 
 Core::~Core() {
   const bool ours = getpid() == owner_;
   if (ours) close(0);
   if (ours && ended()) {
-    natives_.reset();
+    workers_.reset();
     consumer_.reset();
     engine_.reset();  // before values_, because it discards values
     return;
   }
   // In a forked child the threads do not exist, and everything else belongs to the parent. At the
   // end of the program a stuck thread may still use the engine.
-  if (stream_thread_.joinable()) stream_thread_.detach();
-  (void)natives_.release();
+  workers_->abandon();
   (void)consumer_.release();
   (void)engine_.release();
 }
@@ -107,10 +113,7 @@ void Core::close(double grace) {
   if (getpid() != owner_) return;
   {
     WithoutGil unlocked;
-    engine_->close_stream();
-    supervisor().close(static_cast<int64_t>(grace * 1e9));
-    if (natives_ != nullptr) natives_->close(engine_->settings().timeout_ns);
-    if (stream_thread_.joinable()) stream_thread_.join();
+    workers_->close(grace);
   }
   // Python's collector cannot see a cycle through these references to Python objects.
   if (consuming_.try_lock()) {
@@ -125,7 +128,7 @@ void Core::drain() {
   if (getpid() != owner_ || !consuming_.try_lock()) return;
   engine_->release();
   scheduler().drain();
-  supervisor().arenas().forget();
+  engine_->supervisor()->arenas().forget();
   consuming_.unlock();
 }
 
@@ -140,20 +143,9 @@ void Core::check_open() {
   check_ours();
   if (!closed()) return;
   // Not kept: its traceback refers to the loader, a cycle that the collector cannot see.
-  if (fatal_.is_valid()) raise(std::exchange(fatal_, nb::object()));
-  {
-    std::lock_guard lock(ended_by_mutex_);
-    if (ended_by_ != nullptr) std::rethrow_exception(ended_by_);
-  }
-  if (natives_ != nullptr) {
-    if (auto fatal = natives_->fatal()) std::rethrow_exception(fatal);
-  }
+  if (fatal_.is_valid()) raise_exception(std::exchange(fatal_, nb::object()));
+  workers_->throw_fatal();
   throw Error(Code::kClosed, "Loader", "the loader was closed");
-}
-
-void Core::raise(nb::object exception) {
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
-  throw nb::python_error();
 }
 
 void Core::set_fatal(nb::object exception) {
@@ -161,88 +153,120 @@ void Core::set_fatal(nb::object exception) {
   ring().close();
 }
 
-// ---- workers
-
-void Core::run_thread(uint32_t worker, nb::object source, nb::object collate, nb::object update) {
-  PythonWorker::Outlet outlet;
-#ifndef Py_GIL_DISABLED
-  ring().sleepers().set_exclusive(true);
-  outlet.handover = &handover_;
-#endif
-  PythonWorker python(settings_, source.ptr(), collate.ptr(), update.ptr(), ring(), outlet);
-  serve(ring(), worker, python, &engine_->memory());
+void Core::set_inline(const LoaderWorkers::Source& source) {
+  consumer_->work_in_line(workers_->in_line(source));
 }
 
-void Core::set_inline(nb::object source, nb::object collate, nb::object update) {
-  consumer_->work_in_line(std::make_unique<PythonWorker>(
-      settings_, source.ptr(), collate.ptr(), update.ptr(), ring(), PythonWorker::Outlet{}));
-}
+// ---- the consumer
 
-// An error that ends a thread of the engine (out of memory) ends the loader, and is raised in the
-// thread that waits for batches.
-void Core::start_plan(uint32_t threads) {
-  if (threads == 0) {
-    consumer_->work_in_line(engine_->make_worker(true));
-    return;
-  }
-  const bool timed = engine_->settings().timeout_ns >= 0;
-  natives_ = std::make_unique<WorkerPool>(ring(), timed ? &supervisor() : nullptr);
-  natives_->start(threads, [plan = engine_.get()](uint32_t place) {
-    std::unique_ptr<TicketRunner> chain = plan->make_worker(false);
-    serve(plan->ring(), place, *chain, &plan->memory());
-  });
-}
-
-void Core::run_plan_thread(uint32_t worker, [[maybe_unused]] bool functions) {
-#ifndef Py_GIL_DISABLED
-  if (functions) ring().sleepers().set_exclusive(true);
-#endif
-  WithoutGil unlocked;
-  std::unique_ptr<TicketRunner> chain = engine_->make_worker(false);
-  serve(ring(), worker, *chain, &engine_->memory());
-}
-
-void Core::start_stream_reader() {
-  stream_thread_ = std::thread([this] {
-    os::block_all_signals();
-    try {
-      engine_->run_stream_reader();
-    } catch (...) {
-      {
-        std::lock_guard lock(ended_by_mutex_);
-        if (ended_by_ == nullptr) ended_by_ = std::current_exception();
-      }
-      ring().close();
+void Core::settle() {
+  ConsumerLock lock = consume();
+  for (;;) {
+    check_open();
+    {
+      WithoutGil unlocked;
+      if (scheduler().settle(kSignalCheckNs)) return;
     }
-  });
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
 }
 
-nb::tuple Core::supervise() {
-  Supervisor::Event event;
+nb::object Core::next(uint64_t serial) {
+  ConsumerLock lock = consume();
+  check_open();
+  if (consumer_->check_iteration(serial) && consumer_->next()) return std::move(batch_);
+  return nb::borrow(end_marker());
+}
+
+void Core::leave_round() {
+  if (listed_ != nullptr) {
+    if (Owned error = listed_->take_error()) raise_exception(nb::steal(error.release()));
+  }
   {
     WithoutGil unlocked;
-    event = supervisor().wait();
+    engine_->leave_round();
   }
-  static const char* const names[] = {"nothing", "died", "abandoned", "failed", "closed"};
-  return nb::make_tuple(names[static_cast<int>(event.kind)], event.worker, event.ready,
-                        nb::bytes(event.detail.data(), event.detail.size()));
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-void Core::attach(uint32_t worker, int pidfd, int link, int64_t pid) {
-  ring().place(worker).pid.store(pid);
-  supervisor().attach(worker, os::Fd(pidfd), os::Fd(link));
+void Core::wait() {
+  {
+    WithoutGil unlocked;
+    scheduler().wait(kSignalCheckNs);
+    workers_->handover().want();
+  }
+  workers_->handover().have();
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-void Core::send_update(uint64_t version, int fd, int64_t worker) {
-  WithoutGil unlocked;
-  if (worker < 0) {
-    supervisor().send_update(version, fd);
-  } else {
-    supervisor().send_update_to(static_cast<uint32_t>(worker), version, fd);
-  }
+void Core::hand_out(const PlanOutput::Item& item) { batch_ = objects_->object_of(item); }
+
+bool Core::take() {
+  if (!batches_) return consumer_->hand_out(engine_->take());
+  batch_ = batches_->take();
+  return batch_.is_valid();
+}
+
+// ---- place
+
+void Core::begin_epoch(uint64_t epoch) {
+  ConsumerLock lock = consume();
+  check_open();
+  consumer_->enter_round(epoch);
+}
+
+void Core::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead) {
+  ConsumerLock lock = consume();
+  check_open();
+  consumer_->seek({epoch, base, step}, {ahead.begin(), ahead.end()});
+}
+
+nb::tuple Core::position() {
+  const Position at = engine_->position();
+  return nb::make_tuple(at.epoch, at.base, at.step);
+}
+
+std::vector<uint64_t> Core::ahead() {
+  return {scheduler().ahead().begin(), scheduler().ahead().end()};
+}
+
+void Core::set_length(uint64_t length, uint64_t version) {
+  ConsumerLock lock = consume();
+  settings_.order.length = length;
+  count_->store(length, std::memory_order_release);
+  engine_->length_changed(version);
+}
+
+bool Core::holds() {
+  ConsumerLock lock = consume();
+  return engine_->holds();
+}
+
+uint64_t Core::begin_pass(bool resumed) {
+  ConsumerLock lock = consume();
+  check_open();
+  return consumer_->begin_pass(resumed);
+}
+
+void Core::restore(const std::string& state) {
+  ConsumerLock lock = consume();
+  check_open();
+  consumer_->restore(LoaderState::from_json(state));
 }
 
 // ---- bindings
+
+namespace {
+
+// A method of the Core's workers, as one of the Core.
+template <class Result, class... Arguments>
+auto of_workers(Result (LoaderWorkers::*method)(Arguments...)) {
+  return [method](Core& core, Arguments... arguments) -> Result {
+    return (core.workers().*method)(std::forward<Arguments>(arguments)...);
+  };
+}
+
+}  // namespace
 
 void bind_core(nb::module_& m) {
   m.attr("END") = nb::borrow(end_marker());
@@ -263,39 +287,61 @@ void bind_core(nb::module_& m) {
       .def("ended", &Core::ended)
       .def("drain", &Core::drain)
       .def("settle", &Core::settle)
-      .def("run_thread", &Core::run_thread, nb::arg("worker"), nb::arg("source"),
-           nb::arg("collate").none(), nb::arg("update"))
-      .def("set_inline", &Core::set_inline, nb::arg("source"), nb::arg("collate").none(),
-           nb::arg("update"))
       .def("begin_iteration", &Core::begin_iteration)
       .def("is_current", &Core::is_current)
       .def("check_open", &Core::check_open)
-      .def("count_restart", &Core::count_restart)
-      .def("take_place", &Core::take_place)
-      .def("give_back_place", &Core::give_back_place)
-      .def("start_plan", &Core::start_plan)
-      .def("run_plan_thread", &Core::run_plan_thread, nb::arg("worker"), nb::arg("functions"))
-      .def("start_stream_reader", &Core::start_stream_reader)
-      .def("run_stream_reader", &Core::run_stream_reader, nb::call_guard<WithoutGil>())
       .def("begin_pass", &Core::begin_pass)
       .def("holds", &Core::holds)
       .def("state", [](const Core& core) { return core.state().to_json(); })
       .def("check_state", &Core::check_state)
       .def("restore", &Core::restore)
-      .def("supervise", &Core::supervise)
-      .def("attach", &Core::attach)
-      .def("send_update", &Core::send_update)
       .def("ring_fd", &Core::ring_fd)
       .def("arena_fd", &Core::arena_fd)
       .def("set_fatal", &Core::set_fatal)
-      .def("stats", &Core::stats)
       .def("ready", &Core::ready)
-      .def("report_html",
-           [](Core& core, nb::dict about) { return report_html(core.snapshot(about)); })
+      .def(
+          "set_inline",
+          [](Core& core, nb::object source, nb::object collate, nb::object update) {
+            core.set_inline({std::move(source), std::move(collate), std::move(update)});
+          },
+          nb::arg("source"), nb::arg("collate").none(), nb::arg("update"))
+      .def(
+          "run_thread",
+          [](Core& core, uint32_t worker, nb::object source, nb::object collate,
+             nb::object update) {
+            core.workers().run_thread(worker,
+                                      {std::move(source), std::move(collate), std::move(update)});
+          },
+          nb::arg("worker"), nb::arg("source"), nb::arg("collate").none(), nb::arg("update"))
+      .def("start_plan",
+           [](Core& core, uint32_t threads) {
+             if (threads == 0) {
+               core.start_plan_inline();
+             } else {
+               core.workers().start_plan(threads);
+             }
+           })
+      .def("run_plan_thread", of_workers(&LoaderWorkers::run_plan_thread), nb::arg("worker"),
+           nb::arg("functions"))
+      .def("start_stream_reader", of_workers(&LoaderWorkers::start_stream_reader))
+      .def("run_stream_reader", &Core::run_stream_reader, nb::call_guard<WithoutGil>())
+      .def("count_restart", of_workers(&LoaderWorkers::count_restart))
+      .def("take_place", of_workers(&LoaderWorkers::take_place))
+      .def("give_back_place", of_workers(&LoaderWorkers::give_back_place))
+      .def("supervise", of_workers(&LoaderWorkers::supervise))
+      .def("attach", of_workers(&LoaderWorkers::attach))
+      .def("send_update", of_workers(&LoaderWorkers::send_update))
+      .def("stats", [](Core& core) { return core.statistics().stats(); })
+      .def(
+          "report_html",
+          [](Core& core, nb::dict about) { return report_html(core.statistics().snapshot(about)); })
       .def("chrome_trace",
-           [](Core& core, nb::dict about) { return chrome_trace(core.snapshot(about)); })
-      .def("analysis",
-           [](Core& core, nb::dict about) { return dict_of(analyse(core.snapshot(about))); });
+           [](Core& core, nb::dict about) {
+             return chrome_trace(core.statistics().snapshot(about));
+           })
+      .def("analysis", [](Core& core, nb::dict about) {
+        return dict_of(analyse(core.statistics().snapshot(about)));
+      });
 }
 
 }  // namespace penstock::python

@@ -1,26 +1,26 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <sys/types.h>
 
 #include <atomic>
-#include <exception>
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "consumer_lock.h"
-#include "gil_handover.h"
+#include "failure_raiser.h"
+#include "gil.h"
 #include "listed_tickets.h"
-#include "penstock/observe/snapshot.h"
+#include "loader_statistics.h"
+#include "loader_workers.h"
 #include "penstock/pipeline/engine/consumer.h"
 #include "penstock/pipeline/engine/loader_state.h"
 #include "penstock/pipeline/engine/plan_engine.h"
-#include "penstock/pipeline/engine/worker_pool.h"
 #include "plan_objects.h"
-#include "python_worker.h"
+#include "python_batches.h"
 #include "task_values.h"
 
 namespace penstock::python {
@@ -28,10 +28,10 @@ namespace penstock::python {
 // The result of next() after the last batch: a value that user code cannot make.
 PyObject* end_marker();
 
-// Python's side of a Loader's engine: takes batches with the GIL, runs Python's workers, and raises
-// exceptions. Behind penstock.Loader. Plans of Datasets have ChainWorkers, whose batches are
-// elements; plans of Python's data sets, samplers and generators have PythonWorkers, whose batches
-// are Python objects or rows of a Sample's structure.
+// Python's side of a Loader's engine: the consumer's calls, and what ends the Loader. Behind
+// penstock.Loader. Plans of Datasets have ChainWorkers, whose batches are elements (PlanObjects);
+// plans of Python's data sets, samplers and generators have PythonWorkers, whose batches are Python
+// objects or rows of a Sample's structure (PythonBatches).
 //
 // Threads: next() and calls that move the position hold `consuming_` (taken without the GIL).
 // close() may be called from any thread at any time, also during next().
@@ -49,10 +49,6 @@ class Core : private Consumer::Policy {
   bool failed() const { return consumer_->failed(); }
   // Whether the last batch of the pass with `epoch` in it was taken.
   bool gave_all(uint64_t epoch) const { return engine_->gave_all(epoch); }
-  // The place of the replacement of a thread that hangs; the place of a thread that ended.
-  uint32_t take_place() { return places_.take(); }
-  void give_back_place(uint32_t place) { places_.give_back(place); }
-  void count_restart() { ring().consumer().restarts.add(); }
   void check_open() override;
   void begin_epoch(uint64_t epoch);
   void seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead);
@@ -72,52 +68,39 @@ class Core : private Consumer::Policy {
   void set_length(uint64_t length, uint64_t version);
   bool closed() const { return ring().closed(); }
   void close(double grace);
-  // Whether no native thread is left. An abandoned thread uses the engine's memory when its call
-  // returns: keep the Core until then.
-  bool ended() const { return natives_ == nullptr || natives_->ended(); }
+  // Keep the Core until then: LoaderWorkers::ended().
+  bool ended() const { return workers_->ended(); }
   // Releases results that were not taken. After close(), when Python's threads have ended, too.
   void drain();
   // Waits until no worker runs a ticket that was taken back. Needed before the dataset is changed.
   void settle();
 
-  // Workers.
-  void run_thread(uint32_t worker, nanobind::object source, nanobind::object collate,
-                  nanobind::object update);
-  void set_inline(nanobind::object source, nanobind::object collate, nanobind::object update);
-  // For a Dataset: native threads (0: in line), or one of Python's threads. `functions`: the plan
-  // calls functions of the user's, so that threads may wait for the GIL.
-  void start_plan(uint32_t threads);
-  void run_plan_thread(uint32_t worker, bool functions);
-  // For a Dataset with a stream: the stream reader runs on a thread of the engine, or one of
-  // Python's.
-  void start_stream_reader();
+  // The consumer makes the batches itself: of a Python data set; of a Dataset.
+  void set_inline(const LoaderWorkers::Source& source);
+  void start_plan_inline() { consumer_->work_in_line(engine_->make_worker(true)); }
+  LoaderWorkers& workers() { return *workers_; }
   void run_stream_reader() { engine_->run_stream_reader(); }
-  nanobind::tuple supervise();
-  void attach(uint32_t worker, int pidfd, int link, int64_t pid);
-  void send_update(uint64_t version, int fd, int64_t worker);
   int ring_fd() const { return ring().fd(); }
   int arena_fd() const { return engine_->arena().region()->fd(); }
+  // Ends the Loader; check_open() raises the exception.
   void set_fatal(nanobind::object exception);
 
-  Snapshot snapshot(nanobind::dict about);
-  nanobind::dict stats();
+  LoaderStatistics& statistics() { return *statistics_; }
   uint32_t ready() { return scheduler().depth(); }  // batches that next() would not wait for
 
  private:
   const Plan& plan() const { return engine_->plan(); }
   TicketRing& ring() const { return engine_->ring(); }
   Scheduler& scheduler() { return engine_->scheduler(); }
-  Supervisor& supervisor() { return *engine_->supervisor(); }
-  // Times by stage: of all workers; of the thread that reads a Dataset's stream.
-  std::vector<StageSnapshot> worker_stages() const;
   bool take() override;
   void hand_out(const PlanOutput::Item& item) override;
   void leave_round() override;
   void wait() override;
-  // Lets other threads and Python's signal handlers run.
-  void attend() override;
-  [[noreturn]] void raise(Task& task, const Ticket& ticket) override;
-  [[noreturn]] void raise(LoaderFailure failure) override;
+  void attend() override { breaks_.attend(); }
+  [[noreturn]] void raise(Task& task, const Ticket& ticket) override {
+    failures_->raise(task, ticket);
+  }
+  [[noreturn]] void raise(LoaderFailure failure) override { failures_->raise(failure); }
   // Locks the position. An error in a forked child, where a thread that does not exist any more may
   // hold the lock for ever.
   ConsumerLock consume() {
@@ -125,34 +108,24 @@ class Core : private Consumer::Policy {
     return ConsumerLock(consuming_);
   }
   void check_ours();
-  bool take_rows(BatchEntry& entry);
-  [[noreturn]] void raise(nanobind::object exception);
-  nanobind::object index_of(const Ticket& ticket, uint32_t row);
 
   SampleSettings settings_;
-  ThreadPlaces places_;
   pid_t owner_;                                   // a forked child's copy touches nothing
   std::shared_ptr<std::atomic<uint64_t>> count_;  // BuiltPlan::count
-  std::unique_ptr<PlanObjects> objects_;          // null: PythonWorkers make the batches
   std::unique_ptr<TaskValues> values_;
   std::unique_ptr<PlanEngine> engine_;
-  ListedTickets* listed_ = nullptr;
+  ListedTickets* listed_ = nullptr;  // null: no sampler lists the indices
   std::unique_ptr<Consumer> consumer_;
-  nanobind::object batch_;               // handed out
-  std::unique_ptr<WorkerPool> natives_;  // engine threads that are workers
-  std::thread stream_thread_;            // an engine thread that runs the stream reader
+  // One of both makes the batches' objects.
+  std::unique_ptr<PlanObjects> objects_;
+  std::optional<PythonBatches> batches_;
+  std::optional<FailureRaiser> failures_;
+  std::optional<LoaderStatistics> statistics_;
+  std::optional<LoaderWorkers> workers_;
+  nanobind::object batch_;  // handed out
   std::timed_mutex consuming_;
-  uint64_t attended_ns_ = 0, looked_ns_ = 0;
-  uint32_t unlooked_ = 0;  // calls of attend() until the clock is read again
-  GilHandover handover_;
+  GilBreaks breaks_;
   nanobind::object fatal_;
-  std::mutex ended_by_mutex_;
-  std::exception_ptr ended_by_;  // the error that ended stream_thread_
-  // The layout of a PythonWorker's last batch.
-  std::vector<std::byte> spec_;
-  uint64_t spec_rows_ = 0;
-  RowLayout layout_;
-  std::vector<std::byte*> columns_;
 };
 
 }  // namespace penstock::python

@@ -12,13 +12,10 @@
 #include <future>
 #include <thread>
 
-#include "arrow.h"
 #include "dataset.h"
-#include "dataset_sources.h"
 #include "elements.h"
 #include "gil.h"
 #include "module.h"
-#include "on_error.h"
 #include "penstock/base/cancellation.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
@@ -26,6 +23,7 @@
 #include "penstock/pipeline/transformations/operations.h"
 #include "python_op.h"
 #include "python_stages.h"
+#include "sample_settings.h"
 #include "user_object.h"
 
 namespace nb = nanobind;

@@ -1,16 +1,16 @@
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/plan/plan.h"
-
-namespace nanobind {
-class module_;
-}
 
 namespace penstock::python {
 
@@ -24,5 +24,16 @@ struct BuiltPlan {
   // samples, which Core changes. Null: ChainWorkers run the plan.
   std::shared_ptr<std::atomic<uint64_t>> count;
 };
+
+// Error kInvalidArgument: there is no dtype of this name.
+DType dtype_named(const std::string& name);
+
+// The functions that make a Dataset from files, arrays, Python objects and other Datasets.
+void bind_sources(nanobind::class_<Dataset>& dataset);
+
+// Dataset.arrow, and the class ArrowTable: Arrow data behind capsules of the Arrow PyCapsule
+// interface, or from its parts in a worker process.
+void bind_arrow(nanobind::module_& m);
+void bind_arrow_source(nanobind::class_<Dataset>& dataset);
 
 }  // namespace penstock::python

@@ -1,4 +1,3 @@
-#include "dataset_sources.h"
 
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
@@ -14,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "arrow.h"
 #include "dataset.h"
 #include "elements.h"
 #include "module.h"
@@ -22,7 +20,7 @@
 #include "penstock/io/crc32c.h"
 #include "penstock/pipeline/engine/samples.h"
 #include "penstock/pipeline/sources/sources.h"
-#include "python_sources.h"
+#include "python_stages.h"
 #include "references.h"
 #include "sample.h"
 #include "sample_spec.h"

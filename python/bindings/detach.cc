@@ -134,16 +134,17 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
   }
   if (depth >= kMaxDepth) return Py_NewRef(value);
   if (PyTuple_Check(value)) {
-    Py_ssize_t n = PyTuple_GET_SIZE(value);
-    Owned made(PyTuple_New(n));
+    Owned made(PyTuple_New(PyTuple_GET_SIZE(value)));
+    if (!made) return nullptr;
+    Py_ssize_t place = 0;
     bool changed = false;
-    for (Py_ssize_t i = 0; made && i < n; ++i) {
-      PyObject* item = PyTuple_GET_ITEM(value, i);
-      PyObject* other = detached(item, unique && only_ours(item), depth + 1, counters, bytes);
-      if (other == nullptr) return nullptr;
-      changed = changed || other != item;
-      PyTuple_SET_ITEM(made.get(), i, other);
-    }
+    const bool done = Parts(value, unique).each([&](PyObject*, PyObject* part, bool ours) {
+      PyObject* other = detached(part, ours, depth + 1, counters, bytes);
+      changed = changed || other != part;
+      PyTuple_SET_ITEM(made.get(), place++, other);
+      return other != nullptr;
+    });
+    if (!done) return nullptr;
     if (!changed) return Py_NewRef(value);
     if (PyTuple_CheckExact(value)) return made.release();
     if (!is_namedtuple(value)) return Py_NewRef(value);
@@ -151,29 +152,27 @@ PyObject* detached(PyObject* value, bool unique, int depth, WorkerCounters& coun
                                made.get());
   }
   if (PyList_CheckExact(value)) {
-    Owned items(unique ? Py_NewRef(value) : PyList_GetSlice(value, 0, PyList_GET_SIZE(value)));
-    Owned made(items ? PyList_New(PyList_GET_SIZE(items.get())) : nullptr);
-    for (Py_ssize_t i = 0; made && i < PyList_GET_SIZE(items.get()); ++i) {
-      PyObject* item = PyList_GET_ITEM(items.get(), i);
-      PyObject* other = detached(item, unique && only_ours(item), depth + 1, counters, bytes);
-      if (other == nullptr) return nullptr;
-      PyList_SET_ITEM(made.get(), i, other);
-    }
-    return made.release();
+    const Parts items(value, unique);
+    Owned made(items ? PyList_New(items.size()) : nullptr);
+    if (!made) return nullptr;
+    Py_ssize_t place = 0;
+    const bool done = items.each([&](PyObject*, PyObject* part, bool ours) {
+      PyObject* other = detached(part, ours, depth + 1, counters, bytes);
+      PyList_SET_ITEM(made.get(), place++, other);
+      return other != nullptr;
+    });
+    return done ? made.release() : nullptr;
   }
   if (PyDict_CheckExact(value) || (!PyDict_Check(value) && is_plain_dataclass(value))) {
-    bool object = !PyDict_CheckExact(value);
-    Owned fields = object ? Owned(PyObject_GetAttrString(value, "__dict__")) : Owned::borrow(value);
-    unique = unique && fields && (!object || Py_REFCNT(fields.get()) == 2);  // value's, and ours
-    if (fields && !unique) fields = Owned(PyDict_Copy(fields.get()));
-    Owned made(PyDict_New());
-    Py_ssize_t at = 0;
-    PyObject *key, *item;
-    while (fields && made && PyDict_Next(fields.get(), &at, &key, &item)) {
-      Owned other(detached(item, unique && only_ours(item), depth + 1, counters, bytes));
-      if (!other || PyDict_SetItem(made.get(), key, other.get()) != 0) return nullptr;
-    }
-    if (!fields || !made) return nullptr;
+    const bool object = !PyDict_CheckExact(value);
+    const Parts fields = object ? Parts::of_fields(value, unique) : Parts(value, unique);
+    Owned made(fields ? PyDict_New() : nullptr);
+    if (!made) return nullptr;
+    const bool done = fields.each([&](PyObject* key, PyObject* part, bool ours) {
+      Owned other(detached(part, ours, depth + 1, counters, bytes));
+      return other && PyDict_SetItem(made.get(), key, other.get()) == 0;
+    });
+    if (!done) return nullptr;
     if (!object) return made.release();
     PyObject* make = helper("penstock.base.interop", "make_dataclass");
     if (make == nullptr) return nullptr;

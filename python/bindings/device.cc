@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "consumer_lock.h"
 #include "gil.h"
 #include "leaf_value.h"
 #include "module.h"

@@ -109,49 +109,27 @@ bool Encoder::node(PyObject* value, bool unique, int depth) {
     put(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value));
   } else if (depth >= kMaxDepth) {
     return pickled(value);
-  } else if (PyTuple_CheckExact(value) || is_namedtuple(value)) {
-    if (PyTuple_CheckExact(value)) {
-      put('T');
-    } else {
-      put('M');
-      if (!class_ref(reinterpret_cast<PyObject*>(Py_TYPE(value)))) return false;
-    }
-    count(PyTuple_GET_SIZE(value));
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
-      PyObject* item = PyTuple_GET_ITEM(value, i);
-      if (!node(item, unique && only_ours(item), depth + 1)) return false;
-    }
+  } else if (PyTuple_CheckExact(value)) {
+    put('T');
+    return parts(Parts(value, unique), depth);
+  } else if (is_namedtuple(value)) {
+    put('M');
+    return class_ref(reinterpret_cast<PyObject*>(Py_TYPE(value))) &&
+           parts(Parts(value, unique), depth);
   } else if (PyList_CheckExact(value)) {
     if (plain_only() && !met_.first(value)) return false;
     put('L');
-    // Pickling an item may run code that changes a list or dict with other references.
-    Owned items(unique ? Py_NewRef(value) : PyList_GetSlice(value, 0, PyList_GET_SIZE(value)));
-    if (!items) return false;
-    count(PyList_GET_SIZE(items.get()));
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-      PyObject* item = PyList_GET_ITEM(items.get(), i);
-      if (!node(item, unique && only_ours(item), depth + 1)) return false;
-    }
-  } else if (PyDict_CheckExact(value) || is_plain_dataclass(value)) {
+    return parts(Parts(value, unique), depth);
+  } else if (PyDict_CheckExact(value)) {
     if (plain_only() && !met_.first(value)) return false;
-    Owned fields = Owned::borrow(value);
-    if (!PyDict_CheckExact(value)) {
-      put('C');
-      if (!class_ref(reinterpret_cast<PyObject*>(Py_TYPE(value)))) return false;
-      fields = Owned(PyObject_GetAttrString(value, "__dict__"));
-      unique = unique && fields && Py_REFCNT(fields.get()) == 2;  // the value's, and ours
-    }
-    if (fields && !unique) fields = Owned(PyDict_Copy(fields.get()));
-    if (!fields) return false;
-    PyObject* dict = fields.get();
     put('D');
-    count(PyDict_GET_SIZE(dict));
-    Py_ssize_t at = 0;
-    PyObject *key, *item;
-    while (PyDict_Next(dict, &at, &key, &item)) {
-      if (!node(key, false, depth + 1)) return false;
-      if (!node(item, unique && only_ours(item), depth + 1)) return false;
-    }
+    return parts(Parts(value, unique), depth);
+  } else if (is_plain_dataclass(value)) {
+    if (plain_only() && !met_.first(value)) return false;
+    put('C');
+    if (!class_ref(reinterpret_cast<PyObject*>(Py_TYPE(value)))) return false;
+    put('D');
+    return parts(Parts::of_fields(value, unique), depth);
   } else if (PyArray_IsScalar(value, Generic) && !PyArray_IsScalar(value, Void)) {
     Owned zero_d(PyArray_FromScalar(value, nullptr));
     if (!zero_d) return false;
@@ -167,6 +145,14 @@ bool Encoder::node(PyObject* value, bool unique, int depth) {
     return pickled(value);
   }
   return true;
+}
+
+bool Encoder::parts(const Parts& parts, int depth) {
+  if (!parts) return false;
+  count(parts.size());
+  return parts.each([&](PyObject* key, PyObject* part, bool unique) {
+    return (key == nullptr || node(key, false, depth + 1)) && node(part, unique, depth + 1);
+  });
 }
 
 bool Encoder::tensor(PyObject* value, bool unique) {

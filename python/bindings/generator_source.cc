@@ -5,12 +5,12 @@
 
 #include "elements.h"
 #include "gil.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/plan/builder.h"
-#include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/streams/streams.h"
 #include "python_op.h"
-#include "python_sources.h"
+#include "python_stages.h"
 #include "random.h"
 #include "references.h"
 

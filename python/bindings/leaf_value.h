@@ -1,9 +1,14 @@
 #pragma once
 
+#include <Python.h>
+
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "numpy_api.h"
 #include "penstock/pipeline/element/element.h"
+#include "penstock/pipeline/element/scratch.h"
 
 namespace penstock::python {
 
@@ -35,5 +40,9 @@ struct LeafValue {
 inline bool is_container(PyObject* value) {
   return PyDict_Check(value) || PyTuple_Check(value) || PyList_Check(value);
 }
+
+// A penstock.Ragged as a ColumnBlock in `scratch`. With the GIL held. Errors: kInvalidArgument for
+// invalid parts; nanobind::python_error for exceptions of Python.
+std::span<const std::byte> ragged_bytes(PyObject* ragged, Scratch& scratch);
 
 }  // namespace penstock::python

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "gil.h"
+#include "loader_statistics.h"
 #include "module.h"
-#include "observe.h"
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/observe/report.h"

@@ -5,7 +5,7 @@
 #include <nanobind/stl/string_view.h>
 
 #include "module.h"
-#include "penstock/base/url_text.h"
+#include "penstock/base/text.h"
 
 namespace nb = nanobind;
 

@@ -2,7 +2,7 @@
 
 #include "elements.h"
 #include "penstock/pipeline/stages/split_batch.h"
-#include "rows.h"
+#include "sample.h"
 
 namespace nb = nanobind;
 

@@ -8,7 +8,6 @@
 #include "elements.h"
 #include "leaf_value.h"
 #include "penstock/base/error.h"
-#include "ragged_bytes.h"
 #include "references.h"
 #include "values.h"
 

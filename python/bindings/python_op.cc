@@ -9,7 +9,6 @@
 #include "elements.h"
 #include "gil.h"
 #include "penstock/base/error.h"
-#include "python_worker.h"
 #include "random.h"
 #include "references.h"
 
@@ -51,8 +50,10 @@ std::string text_of_exception(PyObject* exception) {
   return text;
 }
 
+bool raised_error() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
+
 void clear_error() {
-  if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception) != 0) PyErr_Clear();
+  if (PyErr_Occurred() != nullptr && raised_error()) PyErr_Clear();
 }
 
 Raised Raised::take() {

@@ -37,6 +37,8 @@ class Raised : public std::exception {
 // set afterwards. With the GIL held.
 std::string text_of_exception(PyObject* exception);
 
+// Whether the current exception is an error, which a policy may skip: not Ctrl-C or sys.exit().
+bool raised_error();
 // Clears the current exception if it is an error, but not KeyboardInterrupt, which would be lost.
 void clear_error();
 

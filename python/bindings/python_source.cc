@@ -3,7 +3,7 @@
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "python_op.h"
-#include "python_sources.h"
+#include "python_stages.h"
 
 namespace penstock::python {
 namespace {

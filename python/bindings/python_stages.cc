@@ -9,7 +9,6 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/api/dataset.h"
 #include "python_op.h"
-#include "python_worker.h"
 #include "references.h"
 
 namespace nb = nanobind;

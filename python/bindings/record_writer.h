@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "penstock/io/tfrecord_writer.h"
+#include "penstock/io/tfrecord.h"
 
 namespace penstock::python {
 

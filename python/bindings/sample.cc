@@ -3,13 +3,13 @@
 #include <cstdint>
 #include <utility>
 
+#include "penstock/memory/copy.h"
 #include "sample_spec.h"
+#include "values.h"
 
 namespace penstock::python {
 
 namespace {
-
-constexpr int kMaxDepth = 64;
 
 template <class T>
 void put(std::vector<std::byte>& out, T value) {
@@ -112,39 +112,194 @@ bool Sample::node(PyObject* value, int depth) {
       return array(reinterpret_cast<PyArrayObject*>(PyTuple_GET_ITEM(pair.get(), 0)));
     }
   }
-  bool named = PyTuple_Check(value) && !PyTuple_CheckExact(value) &&
-               PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(value)), "_fields");
-  if (depth < kMaxDepth && (PyTuple_CheckExact(value) || named || PyList_CheckExact(value))) {
-    bool list = PyList_CheckExact(value);
-    put(spec, list ? 'L' : named ? 'M' : 'T');
-    if (named && !put_pickled(spec, "dump_class", reinterpret_cast<PyObject*>(Py_TYPE(value)))) {
+  if (depth >= kMaxDepth) return object(value);
+  if (PyTuple_CheckExact(value)) {
+    put(spec, 'T');
+  } else if (is_namedtuple(value)) {
+    put(spec, 'M');
+    auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
+    if (!put_pickled(spec, "dump_class", type)) return false;
+  } else if (PyList_CheckExact(value)) {
+    put(spec, 'L');
+  } else if (PyDict_CheckExact(value)) {
+    put(spec, 'D');
+  } else {
+    return object(value);
+  }
+  const Parts parts(value, false);
+  if (!parts) return false;
+  put(spec, static_cast<uint32_t>(parts.size()));
+  return parts.each([&](PyObject* key, PyObject* part, bool) {
+    return (key == nullptr || put_pickled(spec, "dump_key", key)) && node(part, depth + 1);
+  });
+}
+
+namespace {
+
+void collect(SpecReader& in, std::vector<Field>& fields) {
+  char kind = in.get<char>();
+  uint32_t n = 0;
+  switch (kind) {
+    case 'x':
+      in.get_bytes();
+      collect(in, fields);
+      return;
+    case 'a': {
+      Owned dtype = in.dtype();
+      Shape shape = in.shape();
+      if (dtype && PyArray_DescrCheck(dtype.get())) {
+        auto item = PyDataType_ELSIZE(reinterpret_cast<PyArray_Descr*>(dtype.get()));
+        fields.push_back(Field::opaque(static_cast<uint32_t>(item), std::move(shape)));
+      }
+      return;
+    }
+    case 'M':
+      in.get_bytes();
+      [[fallthrough]];
+    case 'T':
+    case 'L':
+      for (n = in.get<uint32_t>(); n > 0 && in.ok(); --n) collect(in, fields);
+      return;
+    case 'D':
+      for (n = in.get<uint32_t>(); n > 0 && in.ok(); --n) {
+        in.get_bytes();
+        collect(in, fields);
+      }
+      return;
+    default:
+      return;
+  }
+}
+
+}  // namespace
+
+RowLayout layout_of(std::span<const std::byte> spec, uint64_t rows) {
+  SpecReader in(spec);
+  std::vector<Field> fields;
+  collect(in, fields);
+  return RowLayout(std::move(fields), rows);
+}
+
+bool write_row(const Sample& sample, const RowLayout& layout, std::byte* base, uint64_t row,
+               WorkerCounters& counters) {
+  for (size_t f = 0; f < sample.arrays.size(); ++f) {
+    PyArrayObject* array = sample.arrays[f];
+    std::byte* to = layout.row(base, f, row);
+    uint64_t bytes = layout.fields()[f].row_bytes;
+    if (static_cast<uint64_t>(PyArray_NBYTES(array)) != bytes) {
+      PyErr_SetString(PyExc_RuntimeError, "an array was resized by another thread meanwhile");
       return false;
     }
-    // Other threads may change a list or dict while Python runs: use its current items.
-    Owned items(list ? PyList_GetSlice(value, 0, PyList_GET_SIZE(value)) : Py_NewRef(value));
-    if (!items) return false;
-    Py_ssize_t n = list ? PyList_GET_SIZE(items.get()) : PyTuple_GET_SIZE(items.get());
-    put(spec, static_cast<uint32_t>(n));
-    for (Py_ssize_t i = 0; i < n; ++i) {
-      PyObject* item = list ? PyList_GET_ITEM(items.get(), i) : PyTuple_GET_ITEM(items.get(), i);
-      if (!node(item, depth + 1)) return false;
+    if (PyArray_IS_C_CONTIGUOUS(array)) {
+      copy_stream(to, PyArray_DATA(array), bytes);
+    } else {
+      Py_INCREF(PyArray_DESCR(array));
+      Owned over(PyArray_NewFromDescr(&PyArray_Type, PyArray_DESCR(array), PyArray_NDIM(array),
+                                      PyArray_DIMS(array), nullptr, to, NPY_ARRAY_CARRAY, nullptr));
+      if (!over || PyArray_CopyInto(reinterpret_cast<PyArrayObject*>(over.get()), array) != 0) {
+        return false;
+      }
     }
-    return true;
+    count_copy(counters, CopyReason::kRow, bytes);
   }
-  if (depth < kMaxDepth && PyDict_CheckExact(value)) {
-    Owned items(PyDict_Copy(value));
-    if (!items) return false;
-    put(spec, 'D');
-    put(spec, static_cast<uint32_t>(PyDict_GET_SIZE(items.get())));
-    Py_ssize_t at = 0;
-    PyObject *key, *item;
-    while (PyDict_Next(items.get(), &at, &key, &item)) {
-      if (!put_pickled(spec, "dump_key", key)) return false;
-      if (!node(item, depth + 1)) return false;
+  return true;
+}
+
+namespace {
+
+struct BatchBuilder {
+  std::span<std::byte* const> columns;
+  uint64_t rows;
+  PyObject* owner;
+  PyObject* objects;
+  size_t field = 0;
+  Py_ssize_t object = 0;
+
+  PyObject* broken() {
+    if (PyErr_Occurred() == nullptr) {
+      PyErr_SetString(PyExc_RuntimeError, "penstock: a batch's layout does not add up");
     }
-    return true;
+    return nullptr;
   }
-  return object(value);
+
+  PyObject* column(SpecReader& in) {
+    Owned dtype = in.dtype();
+    Shape shape = in.shape();
+    if (!dtype || !in.ok() || field >= columns.size()) return broken();
+    npy_intp dims[NPY_MAXDIMS];
+    if (shape.size() + 1 > NPY_MAXDIMS) return broken();
+    dims[0] = static_cast<npy_intp>(rows);
+    for (size_t d = 0; d < shape.size(); ++d) dims[d + 1] = shape[d];
+    std::byte* data = columns[field++];
+    Owned made(PyArray_NewFromDescr(
+        &PyArray_Type, reinterpret_cast<PyArray_Descr*>(dtype.release()),
+        static_cast<int>(shape.size()) + 1, dims, nullptr, data, NPY_ARRAY_CARRAY, nullptr));
+    if (made && PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(made.get()),
+                                      Py_NewRef(owner)) != 0) {
+      return nullptr;
+    }
+    return made.release();
+  }
+
+  PyObject* node(SpecReader& in) {
+    char kind = in.get<char>();
+    switch (kind) {
+      case 'a':
+        return column(in);
+      case 'x': {
+        auto name = in.get_bytes();
+        in.get<char>();
+        Owned made(column(in));
+        PyObject* convert = helper("penstock.base.interop", "tensor_of_array");
+        if (!made || convert == nullptr) return nullptr;
+        return PyObject_CallFunction(convert, "Os#", made.get(),
+                                     reinterpret_cast<const char*>(name.data()),
+                                     static_cast<Py_ssize_t>(name.size()));
+      }
+      case 'o':
+        if (objects == nullptr || object >= PyList_GET_SIZE(objects)) return broken();
+        return Py_NewRef(PyList_GET_ITEM(objects, object++));
+      case 'T':
+      case 'L':
+      case 'M': {
+        Owned cls = kind == 'M' ? in.load_class() : Owned();
+        if (kind == 'M' && !cls) return broken();
+        uint32_t n = in.get<uint32_t>();
+        if (!in.ok()) return broken();
+        Owned made(kind == 'L' ? PyList_New(n) : PyTuple_New(n));
+        for (uint32_t i = 0; made && i < n; ++i) {
+          PyObject* item = node(in);
+          if (item == nullptr) return nullptr;
+          if (kind == 'L') {
+            PyList_SET_ITEM(made.get(), i, item);
+          } else {
+            PyTuple_SET_ITEM(made.get(), i, item);
+          }
+        }
+        return cls ? PyObject_CallMethod(cls.get(), "_make", "(O)", made.get()) : made.release();
+      }
+      case 'D': {
+        Owned made(PyDict_New());
+        for (uint32_t n = in.get<uint32_t>(); made && n > 0 && in.ok(); --n) {
+          Owned key = in.load_class();
+          Owned item(key ? node(in) : nullptr);
+          if (!item || PyDict_SetItem(made.get(), key.get(), item.get()) != 0) return broken();
+        }
+        return made.release();
+      }
+      default:
+        return broken();
+    }
+  }
+};
+
+}  // namespace
+
+PyObject* batch_of(std::span<const std::byte> spec, std::span<std::byte* const> columns,
+                   uint64_t rows, PyObject* owner, PyObject* objects) {
+  SpecReader in(spec);
+  BatchBuilder builder{columns, rows, owner, objects};
+  return builder.node(in);
 }
 
 }  // namespace penstock::python

@@ -3,8 +3,9 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <string_view>
 
-#include "on_error.h"
+#include "penstock/pipeline/api/loader.h"
 #include "penstock/pipeline/scheduler/order.h"
 
 namespace penstock::python {
@@ -32,5 +33,11 @@ struct SampleSettings {
 
 // Of the settings that loader/settings.py makes.
 SampleSettings sample_settings_of(const nanobind::dict& settings);
+
+// REQUIRED: "raise", "skip" or "replace"; the Python code checks this.
+inline OnError on_error_of(std::string_view policy) {
+  if (policy == "skip") return OnError::kSkip;
+  return policy == "replace" ? OnError::kReplace : OnError::kRaise;
+}
 
 }  // namespace penstock::python

@@ -53,27 +53,33 @@ class SpecWriter {
     if (is_namedtuple(value)) return named_tuple(value, path, depth);
     const bool list = PyList_Check(value);
     nest_ += list ? '[' : '(';
-    for (Py_ssize_t i = 0; i < (list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value)); ++i) {
-      // Held, because user code that makes an array from an item may change the list.
-      Owned item = Owned::borrow(list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i));
-      node(item.get(), below(path, std::to_string(i), depth), depth + 1);
-    }
+    size_t place = 0;
+    each_of(value, [&](PyObject*, PyObject* item) {
+      node(item, below(path, std::to_string(place++), depth), depth + 1);
+    });
     nest_ += list ? ']' : ')';
+  }
+
+  // User code that makes an array from an item may change a list.
+  template <class Use>
+  static void each_of(PyObject* value, const Use& use) {
+    const Parts parts(value, false);
+    if (!parts) throw nb::python_error();
+    parts.each([&](PyObject* key, PyObject* part, bool) {
+      use(key, part);
+      return true;
+    });
   }
 
   void dict(PyObject* value, const std::string& path, int depth) {
     nest_ += '{';
-    Owned items(PyDict_Items(value));
-    if (!items) throw nb::python_error();
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-      PyObject* item = PyList_GET_ITEM(items.get(), i);
-      PyObject* key = PyTuple_GET_ITEM(item, 0);
+    each_of(value, [&](PyObject* key, PyObject* item) {
       if (!PyUnicode_Check(key)) {
         refuse(path, "has a key of type " + std::string(Py_TYPE(key)->tp_name) +
                          ": keys are str, so that leaves have names");
       }
-      node(PyTuple_GET_ITEM(item, 1), below(path, name(key, path), depth), depth + 1);
-    }
+      node(item, below(path, name(key, path), depth), depth + 1);
+    });
     nest_ += '}';
   }
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/stages/restore_error.h"
 
 namespace penstock {
 

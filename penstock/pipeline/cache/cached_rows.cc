@@ -4,7 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "penstock/pipeline/element/row_block.h"
+#include "penstock/pipeline/element/block.h"
+#include "penstock/pipeline/element/chunk.h"
 #include "penstock/pipeline/stages/losses.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 

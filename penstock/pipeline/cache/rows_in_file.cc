@@ -9,7 +9,8 @@
 #include "penstock/base/error.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/pipeline/cache/cached_rows.h"
-#include "penstock/pipeline/element/row_block.h"
+#include "penstock/pipeline/element/block.h"
+#include "penstock/pipeline/element/chunk.h"
 #include "penstock/pipeline/stages/losses.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 

@@ -16,6 +16,8 @@
 
 namespace penstock {
 
+class BlockLayout;
+
 // The decision on a failed element. The first policy after the failing stage decides; later
 // policies do not change the decision.
 enum class Decision : uint8_t {
@@ -182,5 +184,10 @@ class Chunk {
   uint64_t known_ = 0;           // bit mask of rows with an origin
   std::vector<Origin> origins_;  // reused by the next chunk, since the file is mostly the same
 };
+
+// A row of a chunk as a block of one element, for storing it. Block::view reads it back. Padding
+// between the columns is zeroed. REQUIRED: the row is alive.
+BlockLayout row_layout(const Chunk& in, uint32_t row);
+void write_row(const Chunk& in, uint32_t row, const BlockLayout& layout, std::byte* to);
 
 }  // namespace penstock

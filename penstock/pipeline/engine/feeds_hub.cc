@@ -8,7 +8,7 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/stages/stage.h"
 
 namespace penstock {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/stages/stream_chunk.h"
 #include "penstock/pipeline/streams/parallel_map.h"
 

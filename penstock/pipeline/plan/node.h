@@ -5,8 +5,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/stages/built.h"
 
 namespace penstock {
@@ -51,6 +53,9 @@ struct Node {
 };
 
 // Error kInvalidArgument: an input is null, such as that of a Dataset that was moved from.
-Node::Ref make_node(Node node);
+inline Node::Ref make_node(Node node) {
+  for (const Node::Ref& input : node.inputs) (void)given(input.get(), "Dataset", "dataset");
+  return std::make_shared<const Node>(std::move(node));
+}
 
 }  // namespace penstock

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/utf8.h"
-#include "penstock/pipeline/element/nest.h"
+#include "penstock/base/text.h"
+#include "penstock/pipeline/element/element.h"
 
 namespace penstock {
 namespace {

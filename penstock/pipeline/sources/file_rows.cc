@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/base/utf8.h"
+#include "penstock/base/text.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/memory/copy.h"
 #include "penstock/pipeline/sources/file_source.h"

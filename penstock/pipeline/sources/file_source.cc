@@ -9,7 +9,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/base/utf8.h"
+#include "penstock/base/text.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/io/remote_files.h"
 #include "penstock/io/sidecar_index.h"

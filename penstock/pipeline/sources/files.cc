@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/utf8.h"
+#include "penstock/base/text.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/io/file_listing.h"
 #include "penstock/io/remote_files.h"

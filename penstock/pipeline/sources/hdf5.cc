@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/utf8.h"
+#include "penstock/base/text.h"
 #include "penstock/io/file_pool.h"
 #include "penstock/io/remote_files.h"
 #include "penstock/memory/copy.h"

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "penstock/base/error.h"
-#include "penstock/base/utf8.h"
+#include "penstock/base/text.h"
 #include "penstock/pipeline/cache/cached_rows.h"
 #include "penstock/pipeline/element/block.h"
 #include "penstock/pipeline/plan/builder.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/base/utf8.h"
+#include "penstock/base/text.h"
 #include "penstock/io/tar_index.h"
 #include "penstock/pipeline/sources/file_source.h"
 #include "penstock/pipeline/sources/file_stream.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/base/utf8.h"
-#include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/base/json.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/json.h"
-#include "penstock/pipeline/stages/restore_error.h"
 
 namespace penstock {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/streams/streams.h"
 
 namespace penstock {

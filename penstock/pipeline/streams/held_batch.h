@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "penstock/pipeline/stages/batch_element.h"
 #include "penstock/pipeline/stages/collate.h"
 #include "penstock/pipeline/streams/held_row.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/stages/restore_error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/streams.h"
 

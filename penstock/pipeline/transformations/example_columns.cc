@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/element/nest.h"
+#include "penstock/pipeline/element/element.h"
 
 namespace penstock {
 

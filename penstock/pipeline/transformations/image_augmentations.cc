@@ -3,10 +3,9 @@
 #include <string>
 #include <utility>
 
+#include "penstock/image/adjust.h"
 #include "penstock/image/auto_augment.h"
-#include "penstock/image/blur.h"
-#include "penstock/image/colour.h"
-#include "penstock/image/erase.h"
+#include "penstock/image/random_box.h"
 #include "penstock/pipeline/transformations/image_op.h"
 #include "penstock/pipeline/transformations/image_operations.h"
 

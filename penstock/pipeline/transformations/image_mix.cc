@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/image/mix.h"
+#include "penstock/image/random_box.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/stages/field_op.h"
 #include "penstock/pipeline/transformations/image_op.h"

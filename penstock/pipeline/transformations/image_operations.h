@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "penstock/image/adjust.h"
 #include "penstock/image/auto_augment.h"
-#include "penstock/image/colour.h"
 #include "penstock/image/encode.h"
 #include "penstock/image/keras_transform.h"
 #include "penstock/image/picture.h"
-#include "penstock/image/random_crop.h"
+#include "penstock/image/random_box.h"
 #include "penstock/image/random_map.h"
 #include "penstock/image/warp.h"
 #include "penstock/pipeline/stages/op.h"
-#include "penstock/pipeline/transformations/image_fields.h"
+#include "penstock/pipeline/transformations/image_op.h"
 
 // Operations on images for Dataset::map. Immutable: any thread. An image is uint8, or float32 where
 // that is not refused, with the axes {height, width, channels}, or {height, width}. `fields`: names
@@ -77,7 +77,7 @@ struct SanitizeOptions {
 OpRef sanitize_boxes(SanitizeOptions options = {});
 
 // Colours, of uint8 images with 1 to 4 channels; the last one of 2 or 4 is alpha, and stays. See
-// penstock/image/colour.h. Each is applied with the probability p.
+// penstock/image/adjust.h. Each is applied with the probability p.
 OpRef color_jitter(const JitterRanges& ranges, Fields fields = {"image"});
 OpRef invert(double p = 1, Fields fields = {"image"});
 OpRef posterize(int bits, double p = 1, Fields fields = {"image"});            // bits: 1 to 8

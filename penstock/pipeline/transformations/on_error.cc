@@ -9,7 +9,7 @@
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/plan/dataset_options.h"
 #include "penstock/pipeline/scheduler/order.h"
-#include "penstock/pipeline/stages/input_rows.h"
+#include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/transformations.h"
 

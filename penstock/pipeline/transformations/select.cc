@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/element/element.h"
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/element/nest.h"
 #include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/base/random.h"
 #include "penstock/pipeline/plan/builder.h"
-#include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/held_back.h"
 #include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/transformations.h"

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/losses.h"
-#include "penstock/pipeline/stages/restore_error.h"
 #include "penstock/pipeline/streams/held_back.h"
 #include "penstock/pipeline/streams/held_batch.h"
 #include "penstock/pipeline/streams/streams.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/element/element.h"
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/element/nest.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/streams/stream_input.h"

@@ -15,7 +15,7 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/base/utf8.h"
+#include "penstock/base/text.h"
 #include "penstock/train/optimizer.h"
 
 namespace penstock::train {

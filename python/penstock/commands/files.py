@@ -173,7 +173,7 @@ def survey(
     if is_parquet(path):
         from .parquet import Pass
 
-        decoding = Pass(path, decode=not features)
+        decoding = Pass(path, read=not features)
         return decoding, decoding.run
     if not writers and is_rows(path):
         from . import rows

@@ -11,29 +11,14 @@ from ..dataset.dataset import Dataset
 from ..errors import DataLoss, InvalidArgument
 from ..writers import is_idx
 from . import size_of
+from .passes import FilePass
 
 # Losses of one file that are listed; all are counted.
 _MOST_LISTED = 10_000
 
 
-class Pass:
-    """A pass over one file or folder, as `Survey` has its results.
-
-    Parameters
-    ----------
-    path : str
-    read : bool
-        Read every row, and decode every image. Otherwise only what a Dataset reads when it is made.
-    """
-
-    def __init__(self, path: str, read: bool) -> None:
-        self._path = path
-        self._read = read
-        self._stopped = False
-        self.bytes = 0  # twice those that were read, as of passes that read a file twice
-
-    def stop(self) -> None:
-        self._stopped = True
+class Pass(FilePass):
+    """A pass over what a Dataset reads when it is made, or over every row and image."""
 
     def run(self) -> dict[str, Any]:
         """Make the pass.
@@ -43,21 +28,22 @@ class Pass:
         NotFound, System, InvalidArgument
             The file cannot be read, or holds nothing that can be fed. Damage is no error.
         """
-        size = size_of(self._path)
-        found: dict[str, Any] = {"damage": [], "features": {}, "records": 0, "file_bytes": size}
+        found = self._found
+        found["file_bytes"] = size = size_of(self._path)
         try:
             dataset, found["call"] = _opened(self._path)
             count = dataset.cardinality()
             found["columns"] = _columns_of(dataset)
         except DataLoss as error:
-            place = {"record": 0, "byte": 0, "bytes": size, "why": _without(self._path, error)}
-            return found | {"damage": [place], "lost_places": 1, "lost_bytes": size}
+            self._lose(0, 0, size, _without(self._path, error))
+            return found
         found["records"] = count
         if self._read:
-            self._verify(dataset, count, found)
+            self._verify(dataset, count)
         return found
 
-    def _verify(self, dataset: Dataset, count: Any, found: dict[str, Any]) -> None:
+    def _verify(self, dataset: Dataset, count: Any) -> None:
+        found = self._found
         try:
             with dataset.build(workers=0, on_error="skip") as feed:
                 sound = 0
@@ -68,14 +54,13 @@ class Pass:
                         return
                 stats = feed.stats()
         except DataLoss as error:  # of the file's remaining rows
-            why = _without(self._path, error)
-            found |= {"lost_places": 1, "records": 0}
-            found["damage"].append({"record": 0, "byte": 0, "bytes": 0, "why": why})
+            found["records"] = 0
+            self._lose(0, 0, 0, _without(self._path, error))
             return
         found["records"] = sound
         found["lost_places"] = stats["skipped"]
         for _, record, why in stats["losses"][:_MOST_LISTED]:
-            found["damage"].append({"record": record, "byte": 0, "bytes": 0, "why": why})
+            self._list(record, 0, 0, why)
 
 
 def _opened(path: str) -> tuple[Dataset, str]:

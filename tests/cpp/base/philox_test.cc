@@ -1,8 +1,8 @@
-#include "penstock/base/philox.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "penstock/base/random.h"
 
 namespace penstock::philox {
 namespace {

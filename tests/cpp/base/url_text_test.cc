@@ -1,10 +1,9 @@
-#include "penstock/base/url_text.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "penstock/base/error.h"
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {

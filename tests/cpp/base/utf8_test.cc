@@ -1,5 +1,3 @@
-#include "penstock/base/utf8.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -7,6 +5,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "penstock/base/text.h"
 
 namespace penstock {
 namespace {

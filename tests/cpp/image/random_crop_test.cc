@@ -1,8 +1,8 @@
-#include "penstock/image/random_crop.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
+
+#include "penstock/image/random_box.h"
 
 namespace penstock {
 namespace {

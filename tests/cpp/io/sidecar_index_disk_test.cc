@@ -15,7 +15,6 @@
 #include "penstock/base/os.h"
 #include "penstock/io/sidecar_index.h"
 #include "penstock/io/tfrecord.h"
-#include "penstock/io/tfrecord_writer.h"
 
 namespace penstock {
 namespace {

@@ -1,10 +1,9 @@
-#include "penstock/io/tfrecord_writer.h"
-
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "bytes.h"
+#include "penstock/io/tfrecord.h"
 #include "tfrecords.h"
 
 namespace penstock {

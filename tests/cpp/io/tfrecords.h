@@ -9,7 +9,6 @@
 #include "memory_files.h"
 #include "penstock/io/compression.h"
 #include "penstock/io/tfrecord.h"
-#include "penstock/io/tfrecord_writer.h"
 
 namespace penstock {
 

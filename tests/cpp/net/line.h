@@ -13,7 +13,6 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/net/address.h"
 #include "penstock/net/connection.h"
 #include "penstock/net/handshake.h"
 #include "penstock/net/listener.h"

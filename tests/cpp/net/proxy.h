@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "penstock/base/os.h"
-#include "penstock/net/address.h"
 #include "penstock/net/socket.h"
 #include "tests/cpp/net/line.h"
 

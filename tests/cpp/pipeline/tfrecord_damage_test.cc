@@ -10,7 +10,7 @@
 #include "penstock/base/error.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/io/example_writer.h"
-#include "penstock/io/tfrecord_writer.h"
+#include "penstock/io/tfrecord.h"
 #include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/transformations/operations.h"
 
