@@ -100,10 +100,6 @@ ArrowTable import_arrow(ArrowSchema* schema, ArrowArray* array,
                         const std::vector<std::string>& columns = {},
                         const ArrowAccept& accept = nullptr);
 
-// Checks an array against its schema as import does, and fills in nulls and sizes of buffers.
-// `name`: of the column in errors. Error kDataLoss.
-void check_arrow(const ArrowField& field, ArrowColumn& column, const std::string& name);
-
 // Whether bit `place` is set: the item is not null, or the bool is true.
 inline bool arrow_bit(const std::byte* bits, int64_t place) {
   return (std::to_integer<unsigned>(bits[place >> 3]) >> (place & 7) & 1) != 0;

@@ -1,5 +1,6 @@
 
 #include "penstock/io/arrow.h"
+#include "penstock/io/arrow_check.h"
 
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
