@@ -101,6 +101,7 @@ class Core : private Consumer::Policy {
 
   Snapshot snapshot(nanobind::dict about);
   nanobind::dict stats();
+  ByteBudget& budget() { return engine_->budget(); }
   uint32_t ready() { return scheduler().depth(); }  // batches that next() would not wait for
 
  private:

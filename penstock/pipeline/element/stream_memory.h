@@ -18,18 +18,15 @@ class StreamMemory {
  public:
   static constexpr uint64_t kMaxChunk = 1 << 20;  // of one input; a single element may be larger
 
-  // `share`: the part of the loader's budget for input elements and stream chunks; UINT64_MAX: no
-  // bound.
-  explicit StreamMemory(uint64_t share) : share_(share) { divide(0); }
+  // `total`: the bytes of the loader's budget. UINT64_MAX: no bound.
+  explicit StreamMemory(uint64_t total) : pulled_(total / kPulled) { divide(0); }
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
 
-  uint64_t share() const { return share_; }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
-  // Half of the share is reserved for stream chunks. When tight, readers free their memory after
-  // each call.
-  bool tight() const { return bytes() > share_ / 2; }
+  // When tight, readers free their memory after each call.
+  bool tight() const { return bytes() > pulled_; }
   // The bytes that an input pulls at a time. At least one element is pulled.
   uint64_t chunk_bytes() const { return chunk_bytes_; }
 
@@ -91,10 +88,13 @@ class StreamMemory {
       sum.store(sum.load(std::memory_order_relaxed) - was + is, std::memory_order_relaxed);
   }
   void divide(uint64_t inputs) {
-    chunk_bytes_ = std::min(kMaxChunk, share_ / 2 / std::max<uint64_t>(inputs, 1));
+    chunk_bytes_ = std::min(kMaxChunk, pulled_ / std::max<uint64_t>(inputs, 1));
   }
 
-  const uint64_t share_;
+  // All inputs together pull this part of the budget at a time.
+  static constexpr uint64_t kPulled = 8;
+
+  const uint64_t pulled_;
   std::atomic<uint64_t> bytes_ = 0;
   uint64_t inputs_ = 0, chunk_bytes_ = 0;
 };

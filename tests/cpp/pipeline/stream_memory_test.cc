@@ -83,9 +83,9 @@ TEST(StreamMemory, many_inputs_pull_less_each) {
     inputs.push_back(std::make_unique<StreamMemory::Input>(&memory));
     inputs.push_back(std::make_unique<StreamMemory::Input>(&any));
   }
-  EXPECT_EQ(memory.chunk_bytes(), kMiB / 4);
+  EXPECT_EQ(memory.chunk_bytes(), kMiB / 16);
   EXPECT_EQ(any.chunk_bytes(), kMiB);
-  inputs.resize(16);
+  inputs.resize(4);
   EXPECT_EQ(memory.chunk_bytes(), kMiB);
 }
 
@@ -110,7 +110,7 @@ std::vector<Dataset> many(size_t inputs, uint64_t bytes) {
 struct Pass {
   std::vector<int64_t> numbers;  // the first number of each element
   std::vector<StreamReader::Place> places;
-  uint64_t most = 0, most_excess = 0;  // bytes
+  uint64_t most = 0, most_used = 0;  // bytes of the stages, and of the budget
 };
 
 // In one thread.
@@ -119,13 +119,13 @@ Pass pass_of(const Dataset& dataset, uint64_t max_bytes,
   auto plan = std::make_shared<const Plan>(*dataset.node());
   Allocator arena(Region::create(Region::Kind::kPrivate));
   StreamReader::Options options;
-  options.max_bytes = max_bytes;
-  StreamReader reader(plan, options, arena, [] {});
+  ByteBudget budget(max_bytes);
+  StreamReader reader(plan, options, arena, budget, [] {});
   reader.start(0, from.value_or(StreamReader::Place()));
   Pass pass;
   while (std::optional<StreamReader::Made> made = reader.take()) {
     pass.most = std::max(pass.most, reader.memory().bytes());
-    pass.most_excess = std::max(pass.most_excess, reader.excess());
+    pass.most_used = std::max(pass.most_used, budget.used());
     EXPECT_FALSE(made->failure);
     if (made->end) break;
     std::byte* memory = arena.region()->base() + made->offset;
@@ -162,19 +162,20 @@ class ManyInputs : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(, ManyInputs, ::testing::Values("sample_from", "interleave", "function"),
                          [](const auto& param) { return std::string(param.param); });
 
-TEST_P(ManyInputs, have_no_more_than_their_share_and_one_element_each) {
+TEST_P(ManyInputs, have_no_more_than_an_eighth_of_the_budget_and_one_element_each) {
   for (const uint64_t bytes : {kMiB, kMiB / 8}) {
-    for (const uint64_t share : {kMiB, 8 * kMiB, 64 * kMiB}) {
-      const Pass pass = pass_of(of(bytes), share);
+    for (const uint64_t total : {kMiB, 8 * kMiB, 64 * kMiB, 256 * kMiB}) {
+      const Pass pass = pass_of(of(bytes), total);
       EXPECT_EQ(pass.numbers.size(), size_t{16} * kEach);
       // In addition to the inputs there are copies of a stream chunk's elements. A chunk may have
       // one element more, and scratch has at least 64 KiB.
       const uint64_t stream_chunk = 4 * bytes;
       const uint64_t least = 2 * 16 * (bytes + 80 * 1024);  // an interleave's filters have inputs
-      EXPECT_LE(pass.most, std::max(share / 2 + 2 * bytes, least) + 2 * stream_chunk)
-          << bytes << " of " << share;
-      // Stream chunks with their headers stay within this limit, too.
-      EXPECT_LE(pass.most_excess, pass.most + 2 * stream_chunk + 4096 - std::min(share, pass.most));
+      EXPECT_LE(pass.most, std::max(total / 8 + 2 * bytes, least) + 2 * stream_chunk)
+          << bytes << " of " << total;
+      // The elements and one stream chunk are counted, with its header.
+      EXPECT_GE(pass.most_used, pass.most);
+      EXPECT_LE(pass.most_used, pass.most + 2 * stream_chunk + 4096);
     }
   }
 }
@@ -197,7 +198,7 @@ TEST_P(ManyInputs, give_the_same_with_any_share_and_go_on_from_each_other_s_plac
 TEST(StreamMemory, small_elements_are_pulled_as_ever) {
   const Pass pass = pass_of(Dataset::sample_from(many(16, 64), {.seed = 3}).batch(4), 64 * kMiB);
   EXPECT_EQ(pass.numbers.size(), size_t{16} * kEach);
-  EXPECT_EQ(pass.most_excess, 0u);
+  EXPECT_LT(pass.most_used, 8 * kMiB);
 }
 
 // Intermediate results of small elements are in memory, too.
@@ -208,7 +209,7 @@ TEST(StreamMemory, small_elements_made_of_large_ones_are_pulled_a_few_at_a_time)
     return Example{{"", number}};
   };
   Dataset dataset = large_of(0, kMiB).map(first).filter(test::odd).batch(4);
-  const Pass pass = pass_of(dataset, 8 * kMiB);
+  const Pass pass = pass_of(dataset, 32 * kMiB);
   EXPECT_EQ(pass.numbers.size(), size_t{kEach} / 2);
   EXPECT_LE(pass.most, 5 * kMiB);
 }
