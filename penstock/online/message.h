@@ -33,6 +33,10 @@ class MessageSink {
   // acknowledgements, until the sink calls MessageSource::space(). A put() in between is accepted.
   virtual bool full() const = 0;
 
+  // Throws what prevents the sink for good from storing another message: a failed write. It is
+  // full().
+  virtual void check() const = 0;
+
   // The source has ended: nothing more will be put. `error`: why; empty if it was stopped, or has
   // no more messages.
   virtual void ended(const std::string& error) = 0;

@@ -562,6 +562,9 @@ void MessageLog::run() {
   pending_ids_ = {};
   pending_tokens_ = {};
   writer_->progress.notify_all();
+  const uint64_t spooled = spooled_;
+  lock.unlock();
+  if (hand_over_) hand_over_({}, spooled);  // whoever waits for space finds the error
 }
 
 MessageLog::Reader::Reader(const MessageLog& log, uint64_t from, uint64_t to)

@@ -228,6 +228,11 @@ bool MessageQueue::full() const {
   return is;
 }
 
+void MessageQueue::check() const {
+  check_process();
+  if (log_ != nullptr) log_->check();
+}
+
 void MessageQueue::ended(const std::string& error) {
   check_process();
   {

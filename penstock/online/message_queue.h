@@ -79,6 +79,7 @@ class MessageQueue : public MessageSink, private ForkAware {
   // The same for a source of objects: `bytes` are its share of max_bytes. REQUIRED: no log.
   bool put_object(std::shared_ptr<void> object, uint64_t bytes);
   bool full() const override;
+  void check() const override;
   void ended(const std::string& error) override;
   // Waits until the queue is not full. False: stopped, or after the timeout.
   bool wait_for_space(int64_t timeout_ns);

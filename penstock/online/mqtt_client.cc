@@ -54,6 +54,7 @@ class NoSink final : public MessageSink {
  public:
   bool put(const Message&) override { return false; }
   bool full() const override { return false; }
+  void check() const override {}
   void ended(const std::string&) override {}
 };
 NoSink no_sink;

@@ -31,6 +31,7 @@ class PushSource::Use {
       const uint64_t before = source_.spaces_;
       lock.unlock();
       if (!sink_->full()) return;
+      sink_->check();
       lock.lock();
       while (source_.spaces_ == before) {
         if (source_.sink_ == nullptr) throw closed();

@@ -40,7 +40,8 @@ class PushSource final : public MessageSource {
 
   // Copies the message into the queue; received_ns 0: now. If the queue is full, with kBlock, it
   // waits first. False: dropped by policy, and no acknowledgement will follow. Errors: kClosed (not
-  // started, or stopped, also while it waits), kTimeout, those of MessageQueue::put().
+  // started, or stopped, also while it waits), kTimeout, kSystem (a write to the log has failed:
+  // what was pushed before is in it, or was not acknowledged), those of MessageQueue::put().
   bool push(Message message, int64_t timeout_ns = -1);
   // No more messages will be pushed. `error`: why, for the consumer. Nothing, if not started.
   void end(const std::string& error = "");

@@ -32,11 +32,11 @@ def missing(backend: str) -> str | None:
     return next((name for name in modules if importlib.util.find_spec(name) is None), None)
 
 
-def run(child: Path, backend: str) -> dict[str, str]:
+def run(child: Path, backend: str, *arguments: str) -> dict[str, str]:
     environment = {**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(
-            [sys.executable, str(child)],
+            [sys.executable, str(child), *arguments],
             env=environment,
             capture_output=True,
             text=True,

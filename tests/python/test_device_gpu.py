@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-import penstock
-import penstock.torch
+torch = pytest.importorskip("torch")
+
+import penstock  # noqa: E402
+import penstock.torch  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from ..errors import InvalidArgument
+from .ranks import rank_and_world
 
 MOST_ROWS = (1 << 31) - 1  # of a batch
 MOST_QUEUED = 1 << 16  # batches
@@ -156,10 +157,15 @@ def one_of(name: str, value: Any, choices: tuple[str, ...], operation: str) -> N
 
 
 def shard_of(shard: Any, operation: str) -> tuple[int, int]:
+    """Return rank and world of (rank, world), or of this process if it is "auto"."""
+    if isinstance(shard, str) and shard == "auto":
+        shard = rank_and_world(operation)
     try:
         rank, world = shard
     except (TypeError, ValueError):
-        raise InvalidArgument(f"shard is {shard!r}; give (rank, world)", operation) from None
+        raise InvalidArgument(
+            f'shard is {shard!r}; give (rank, world) or "auto"', operation
+        ) from None
     rank = integer("rank", rank, 0, operation=operation)
     world = integer("world", world, 1, (1 << 32) - 1, operation=operation)
     if rank >= world:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -211,17 +211,25 @@ class Transformations(Chain):
         """Leave out the first `count` elements, without making them."""
         return self._then("skip", integer("count", count, 0, operation="skip"))
 
-    def shard(self, rank: int, world: int, *, remainder: str = "keep") -> Dataset:
+    def shard(
+        self, rank: int | Literal["auto"], world: int | None = None, *, remainder: str = "keep"
+    ) -> Dataset:
         """Keep every `world`-th element, from the `rank`-th on.
 
         Parameters
         ----------
+        rank : int or "auto"
+            "auto": rank and world of this process, by torch's process group or ``jax.distributed``
+            if one is initialized, or else by the environment of torchrun or of MPI. A process that
+            is alone keeps all elements.
         remainder : {"keep", "drop", "pad"}
             If the elements cannot be divided evenly. keep: the first ranks have one more. drop: the
             remainder is left out. pad: the other ranks repeat elements from the front, so all ranks
             have equally many.
         """
-        rank, world = shard_of((rank, world), "shard")
+        rank, world = shard_of(
+            "auto" if rank == "auto" and world is None else (rank, world), "shard"
+        )
         one_of("remainder", remainder, ("keep", "drop", "pad"), "shard")
         return self._then("shard", rank, world, remainder)
 

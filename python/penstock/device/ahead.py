@@ -80,7 +80,7 @@ class Ahead:
             while not over and self._wants_more(loader()):
                 # Request nothing from an epoch that has ended: its hooks must run after its last
                 # batch was delivered.
-                if sent and epoch is not None and _is_over(loader(), epoch):
+                if sent and _is_over(loader(), epoch):
                     break
                 try:
                     self._unsent = self._unsent or (loader()._core.state(), next(batches))
@@ -120,7 +120,13 @@ class Ahead:
         return True
 
 
-def _is_over(loader: Loader, epoch: int) -> bool:
-    """Whether the pass of `epoch` was delivered; for a Dataset, a pass is all rounds."""
+def _is_over(loader: Loader, epoch: int | None) -> bool:
+    """Whether the pass of `epoch` was delivered; for a Dataset, a pass is all rounds.
+
+    None: whether an epoch was delivered that hooks have to end.
+    """
+    if epoch is None:
+        epoch = loader._epochs.open
     info = loader._info
-    return bool(info.pass_of(loader.epoch) != info.pass_of(epoch))
+    at = loader._core.position()[0]
+    return epoch is not None and bool(info.pass_of(at) != info.pass_of(epoch))

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,8 @@ import numpy as np
 
 from ..base.element_spec import with_types
 from ..device.ahead import Ahead
+from ..device.staged_loader import StagedLoader
 from ..errors import InvalidArgument
-from ..loader import BatchIterator, Loader
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -62,7 +61,7 @@ def feed(
     return JaxLoader(source, device=device, sharding=sharding, **options)
 
 
-class JaxLoader(Loader):
+class JaxLoader(StagedLoader):
     """A `penstock.Loader` of jax arrays. Made by `feed`.
 
     On the CPU, arrays are views of the memory that workers wrote: nothing is copied, and memory is
@@ -91,48 +90,18 @@ class JaxLoader(Loader):
                     "them that begins like a batch",
                     "feed",
                 )
-        super().__init__(source, **options)
+        super().__init__(source, Ahead(1, always=True), **options)
         self._place = device if sharding is None else sharding
-        self._ahead = Ahead(1, always=True)
         places = jax.tree.leaves(self._place, is_leaf=_is_place) or [jax.devices()[0]]
         self._stages = any(_platform(place) != "cpu" for place in places)
         self._global = any(not getattr(place, "is_fully_addressable", True) for place in places)
-
-    def __iter__(self) -> BatchIterator:
-        if self._resumed:
-            self._take_back()
-        batches = super().__iter__()
-        epoch = self.epoch
-        return BatchIterator(self, self._on_device(batches, epoch), epoch=epoch)
-
-    def steps(self, n: int) -> BatchIterator:
-        """Iterate over the next `n` batches, across the ends of epochs, as a Loader does."""
-        self._take_back()
-        batches = super().steps(n)
-        return BatchIterator(self, self._on_device(batches, None), steps=n)
-
-    def _take_back(self) -> None:
-        """Set the position before the batches that were sent and not delivered."""
-        position = self._ahead.position
-        if position is not None and self._info.replayable:
-            self.restore(json.loads(position))
 
     @property
     def element_spec(self) -> Any:
         """As for `penstock.Loader`, with jax's types instead of NumPy's."""
         return with_types(super().element_spec, jax.dtypes.canonicalize_dtype)
 
-    def state(self) -> dict[str, Any]:
-        """Return the position, as `penstock.Loader.state`; staged batches are not counted."""
-        position = self._ahead.position
-        return super().state() if position is None else dict(json.loads(position))
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken, as `penstock.Loader.restore` does."""
-        super().restore(state)
-        self._ahead.forget()
-
-    def _on_device(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
+    def _placed(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
         if not self._stages:
             return map(self._put, batches)
         return self._ahead.run(lambda: self, batches, epoch, self._put)

@@ -62,12 +62,35 @@ def feed(source: Any, **options: Unpack[LoaderOptions]) -> PyDatasetFeed | Strea
     Each ``fit``, ``evaluate`` or ``predict`` begins an epoch of the data, unless `restore` set the
     position; an unfinished epoch counts as finished. Use one feed for training and another one for
     ``validation_data``.
+
+    Where Keras trains with torch on an accelerator, batches are sent to it ahead of the step, as by
+    `penstock.torch.feed`; `stats` then has ``device``. With JAX, Keras itself sends one batch
+    ahead.
     """
     if isinstance(source, PyDataset) and not hasattr(source, "__len__"):
         source = _info_of_dataset(source)
     options.setdefault("max_queue_size", 10)
-    loader = Loader(source, **options)
+    loader = _loader(source, options)
     return StreamFeed(loader) if loader._info.endless_or_unknown else PyDatasetFeed(loader)
+
+
+def _loader(source: Any, options: LoaderOptions) -> Loader:
+    device = _torch_device()
+    if device is None:
+        return Loader(source, **options)
+    from ..torch.tensor_loader import TensorLoader
+
+    return TensorLoader(source, device=device, **options)
+
+
+def _torch_device() -> str | None:
+    """Return where Keras computes, if that is an accelerator of torch's."""
+    if keras.backend.backend() != "torch":
+        return None
+    from keras.src.backend.torch.core import get_device
+
+    device = str(get_device())
+    return None if device.partition(":")[0] in ("cpu", "meta") else device
 
 
 # ---- Keras' own dataset, where it has no __len__ -----------------------------------------------

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from .. import _engine
 from ..base.arguments import flag, integer
@@ -84,9 +84,10 @@ class Loader(Restorable, Closing):
         n: the generator function takes the number of its stream, from 0 to n - 1, and yields that
         stream's share. All n streams are open at once, each in one worker, and batches come from
         them in turn until all have ended. A batch's samples are of one stream.
-    shard : (int, int)
+    shard : (int, int) or "auto"
         (rank, world): this process's share of every epoch. Ranks are disjoint and have equally many
         batches; without `drop_last` the last round is padded with samples from the epoch's start.
+        "auto": rank and world of this process, as in `Dataset.shard`.
 
     Raises
     ------
@@ -129,7 +130,7 @@ class Loader(Restorable, Closing):
         progress: bool = False,
         worker_init: Callable[[int], Any] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
-        shard: tuple[int, int] = (0, 1),
+        shard: tuple[int, int] | Literal["auto"] = (0, 1),
         streams: int | None = None,
     ) -> None:
         samples = batch_size is not None

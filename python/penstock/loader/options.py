@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 
 class RunOptions(TypedDict, total=False):
@@ -30,5 +30,5 @@ class LoaderOptions(RunOptions, total=False):
     shuffle: bool
     drop_last: bool
     collate: Callable[[list[Any]], Any] | None
-    shard: tuple[int, int]
+    shard: tuple[int, int] | Literal["auto"]
     streams: int | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from .. import _engine
 from ..base.arguments import MOST_QUEUED, MOST_ROWS, integer, one_of, shard_of
@@ -37,7 +37,7 @@ def settings_of(
     retries: int,
     timeout: float | None,
     collate: Callable[[list[Any]], Any] | None,
-    shard: tuple[int, int],
+    shard: tuple[int, int] | Literal["auto"],
 ) -> tuple[dict[str, Any], str]:
     """Return the settings, and the mode: "inline", "threads" or "processes".
 
@@ -90,7 +90,8 @@ def settings_of(
             )
         workers = min(workers, info.streams)  # a stream has one owner
     if info.kind == "chain":
-        check_options(batch_size, shuffle, drop_last, collate, (rank, world), on_error)
+        given = shard if shard == "auto" else (rank, world)
+        check_options(batch_size, shuffle, drop_last, collate, given, on_error)
         tune_queue = max_queue_size is None and not info.plan.queue
         queue = info.plan.queue or queue
         if use_multiprocessing is None:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from ..base.interop import tensor_of_leaf
 from ..base.nests import mapped
 from ..device.ahead import Ahead
 from ..device.place import torch_place
-from ..loader import BatchIterator, Loader
+from ..device.staged_loader import StagedLoader
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -72,7 +72,7 @@ def feed(
     return TensorLoader(source, device=device, ahead=ahead, **options)
 
 
-class TensorLoader(Loader):
+class TensorLoader(StagedLoader):
     """A `penstock.Loader` of torch tensors. Made by `feed`."""
 
     def __init__(
@@ -82,27 +82,8 @@ class TensorLoader(Loader):
         place = torch_place(device)
         if place is not None:
             place.check_start_method(options.get("start_method"))
-        super().__init__(source, **options)
+        super().__init__(source, Ahead(ahead), **options)
         self._place = place
-        self._ahead = Ahead(ahead)
-
-    def __iter__(self) -> BatchIterator:
-        if self._resumed:
-            self._take_back()
-        batches = super().__iter__()
-        epoch = self.epoch
-        return BatchIterator(self, self._placed(batches, epoch), epoch=epoch)
-
-    def steps(self, n: int) -> BatchIterator:
-        """Iterate over the next `n` batches, across the ends of epochs, as a Loader does."""
-        self._take_back()
-        return BatchIterator(self, self._placed(super().steps(n), None), steps=n)
-
-    def _take_back(self) -> None:
-        """Set the position before the batches that were sent and not delivered."""
-        position = self._ahead.position
-        if position is not None and self._info.replayable:
-            self.restore(json.loads(position))
 
     def _placed(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
         place = self._place
@@ -115,16 +96,6 @@ class TensorLoader(Loader):
         """As for `penstock.Loader`, with torch's types."""
         return with_types(super().element_spec, _type_of)
 
-    def state(self) -> dict[str, Any]:
-        """Return the position, as `penstock.Loader.state`; batches on their way do not count."""
-        position = self._ahead.position
-        return super().state() if position is None else dict(json.loads(position))
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken, as `penstock.Loader.restore` does."""
-        super().restore(state)
-        self._ahead.forget()
-
     def stats(self) -> dict[str, Any]:
         """Return the counters of `penstock.Loader.stats`, and ``device`` if there is one.
 
@@ -132,7 +103,12 @@ class TensorLoader(Loader):
         """
         stats = super().stats()
         if self._place is not None:
-            stats["device"] = {**self._place.stats(), "ahead": self._ahead.most}
+            device = {**self._place.stats(), "ahead": self._ahead.most}
+            spent = stats["wait_ns"] + stats["busy_ns"]
+            waited = {"host": stats["wait_ns"], "link": device.get("host_wait_ns", 0)}
+            waited["step"] = spent - sum(waited.values())
+            device["shares"] = {k: ns / spent if spent else math.nan for k, ns in waited.items()}
+            stats["device"] = device
         return stats
 
     def close(self) -> None:

@@ -144,6 +144,7 @@ class Kept : public MessageSink {
     return accepts;
   }
   bool full() const override { return is_full; }
+  void check() const override {}
   void ended(const std::string& error) override {
     std::lock_guard lock(mutex_);
     ended_ = error;

@@ -1,0 +1,35 @@
+"""The checks of keras_child, with batches that go through a device: KERAS_BACKEND is torch.
+
+The device is the driver for tests, whose library is the first argument.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import torch
+
+import fake_cuda
+from penstock.device import place
+from penstock.keras import py_dataset
+
+staged_arrays = 0
+
+
+def _tensor(staged):
+    global staged_arrays
+    staged_arrays += 1
+    return torch.from_numpy(fake_cuda.Tensor(staged).numpy())
+
+
+if __name__ == "__main__":
+    library = Path(sys.argv.pop(1))
+    fake_cuda.Tensor.driver = fake_cuda.Driver(library)
+    place.library = str(library)
+    place.check_torch = lambda: None
+    place.tensor_from = _tensor
+    py_dataset._torch_device = lambda: "cuda:0"
+    runpy.run_path(str(Path(__file__).with_name("keras_child.py")), run_name="__main__")
+    print("PASSED staged", staged_arrays)
