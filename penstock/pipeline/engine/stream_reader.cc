@@ -36,25 +36,28 @@ StreamReader::StreamReader(std::shared_ptr<const Plan> plan, const Options& opti
       options_(options),
       arena_(arena),
       there_(std::move(there)),
-      memory_(budget.total()),
+      holder_(budget, [this] { wake(); }),
+      first_ticket_(budget, nullptr),
+      memory_(budget.total(), &holder_),
       watch_(std::make_unique<Alone>(*this)),
       context_{scratch_,         options.seed,          0,
                options.retries,  watch_.get(),          &clock_,
                &plan_->stages(), options.parallel_maps, options.skip,
                &memory_},
       gathered_(context_, *plan_->stream(), &arena, budget.total(),
-                [this](uint64_t bytes) { expect(std::max(bytes, chunk_bytes_)); }),
-      holder_(budget, [this] { wake(); }) {
+                [this](uint64_t bytes) { expect(std::max(bytes, chunk_bytes_)); }) {
   scratch_.count_in(&memory_);
   if (options.parallel_maps != nullptr) {
     options.parallel_maps->set_wake([this] { wake(); });
   }
+  if (budget.bounded()) first_ticket_.set_minimum(budget.total() / 2);
   clock_.count_into(stages_);
 }
 
 StreamReader::~StreamReader() {
   close();
   reader_.reset();  // the budget may call wake() for its parallel maps
+  holder_.withdraw();
 }
 
 // Without the lock.
@@ -78,24 +81,22 @@ bool StreamReader::may_make() {
   return taken_.has_value();
 }
 
-// Counts the memory of the stream's stages. On the thread that reads, without the lock.
-void StreamReader::count_inputs() {
-  const uint64_t before = std::exchange(input_bytes_, memory_.bytes());
-  if (input_bytes_ > before) holder_.add(input_bytes_ - before);
-  if (input_bytes_ < before) holder_.give_back(before - input_bytes_);
-  expect(chunk_bytes_);
-}
-
-// The estimate for the next stream chunks. As count_inputs().
+// The estimate for the next stream chunks; one of them is the minimum. On the thread that reads,
+// without the lock.
 void StreamReader::expect(uint64_t bytes) {
   chunk_bytes_ = bytes;
   holder_.set_minimum(input_bytes_ + chunk_bytes_);
+  memory_.saw_element(bytes / plan_->stream_rows());
+  if (first_) first_ticket_.set_minimum(2 * chunk_bytes_);
 }
 
-// A stream chunk was made, for which `taken` bytes were taken. As count_inputs().
+// A stream chunk was made, for which `taken` bytes were taken. As expect().
 void StreamReader::count(uint64_t taken, const Made& stream_chunk) {
   const uint64_t bytes = stream_chunk.bytes;
-  if (stream_chunk.rows != 0) expect(std::max(bytes, chunk_bytes_ - chunk_bytes_ / 16));
+  if (stream_chunk.rows != 0) {
+    expect(std::max(bytes, chunk_bytes_ - chunk_bytes_ / 16));
+    first_ = false;
+  }
   if (bytes > taken) holder_.add(bytes - taken);
   if (bytes < taken) holder_.give_back(taken - bytes);
 }
@@ -136,6 +137,7 @@ std::optional<StreamReader::Made> StreamReader::take() {
   Made stream_chunk = std::move(made_.front());
   made_.pop_front();
   lock.unlock();
+  if (stream_chunk.rows != 0 && !std::exchange(took_, true)) first_ticket_.set_minimum(0);
   // The bytes count for the ticket from now on.
   if (stream_chunk.bytes != 0) holder_.give_back(stream_chunk.bytes);
   wake();
@@ -300,7 +302,7 @@ StreamReader::Made StreamReader::make() {
   made.bytes = StreamChunk::bytes_of(gathered_);
   reader_->release();
   made.offset = StreamChunk::put(gathered_, ordinal_, arena_);
-  count_inputs();
+  input_bytes_ = std::max(memory_.take_peak(), input_bytes_ - input_bytes_ / 16);
   memory_.tight() ? scratch_.free_all() : scratch_.empty();
   ordinal_ += gathered.rows;
   if (gathered.failure) {

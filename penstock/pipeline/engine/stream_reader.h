@@ -67,8 +67,8 @@ class StreamReader {
 
   // `budget`: of the whole loader; must outlive this. The reader holds the input elements of the
   // stream's stages, the stream chunks that wait for take(), and the one being made. Its minimum
-  // are the input elements and one stream chunk. run() calls `there` on its thread when take() may
-  // return something new.
+  // are as many input elements as for the last stream chunk, and one stream chunk. run() calls
+  // `there` on its thread when take() may return something new.
   StreamReader(std::shared_ptr<const Plan> plan, const Options& options, Allocator& arena,
                ByteBudget& budget, std::function<void()> there);
   ~StreamReader();
@@ -101,7 +101,6 @@ class StreamReader {
   Made make();
   GatherChunk::Wanted rows_to_pull(uint64_t elements) const;
   bool may_make();
-  void count_inputs();
   void expect(uint64_t bytes);
   void count(uint64_t taken, const Made& stream_chunk);
   void wake();
@@ -111,6 +110,11 @@ class StreamReader {
   Options options_;
   Allocator& arena_;
   std::function<void()> there_;
+
+  ByteBudget::Holder holder_;
+  // Reserves bytes for the first ticket until the ticket's scheduler does: its stream chunk and its
+  // batch, or half of the budget while their size is unknown.
+  ByteBudget::Holder first_ticket_;
 
   // Used by the thread that makes stream chunks.
   StreamMemory memory_;
@@ -125,8 +129,9 @@ class StreamReader {
   uint64_t ordinal_ = 0;
   Place before_;                // the place before the current stream chunk
   std::optional<Made> failed_;  // a failure to return after the rows before it
-  uint64_t input_bytes_ = 0;    // memory of the stages when the last stream chunk was made
+  uint64_t input_bytes_ = 0;    // most memory of the stages during a stream chunk, decaying
   uint64_t chunk_bytes_ = 0;    // of the largest stream chunk, decaying
+  bool first_ = true;           // no stream chunk was made yet
   // Thrown by attend() or user code during the current stream chunk.
   std::exception_ptr interruption_;
 
@@ -137,9 +142,9 @@ class StreamReader {
   bool resting_ = true;
   bool closed_ = false;
   bool running_ = false;  // a thread is in run()
+  bool took_ = false;     // take() returned a stream chunk
   std::deque<Made> made_;
   std::optional<uint64_t> taken_;  // bytes taken from the budget for the next stream chunk
-  ByteBudget::Holder holder_;
 };
 
 }  // namespace penstock

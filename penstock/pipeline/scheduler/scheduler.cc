@@ -28,7 +28,7 @@ Scheduler::Scheduler(TicketRing& ring, Allocator& arena, Tickets& tickets, ByteB
       options_(options),
       discard_(std::move(discard)),
       window_(
-          ring, tickets, budget, {options.granule_rows},
+          ring, tickets, budget, {options.granule_rows, options.slow_start},
           options.on_grant ? options.on_grant : [&ring] { ring.nudge_consumer(); }),
       pace_(ring, {options.workers, options.queue}, tuning_of(options, tickets)) {}
 

@@ -39,6 +39,9 @@ class Scheduler {
     // Calls describe() only in poll(), never while a batch is being delivered. For tickets whose
     // describe() takes long and may be interrupted: then no batch is lost.
     bool describe_in_poll_only = false;
+    // At first one ticket per worker is in flight, then one more with each delivered batch. For
+    // one of many schedulers of a budget: the first does not take what others need a moment later.
+    bool slow_start = false;
     // Adapts the number of active workers and the queue to the consumer's speed, starting with the
     // values above. REQUIRED: the ring has space for the longest queue.
     std::optional<Tuner::Limits> tuning = std::nullopt;

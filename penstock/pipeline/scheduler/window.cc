@@ -8,10 +8,11 @@
 namespace penstock {
 
 uint64_t TicketWindow::most(uint32_t queue, uint32_t workers) const {
-  const uint64_t most = uint64_t{queue} + workers;
+  const uint64_t most = uint64_t{queue} + workers, at_work = std::max(workers, 1u);
+  if (!holder_.budget().bounded()) return most;
   // The size of a batch is unknown at first: one batch per worker is allowed.
-  return sized_ || !holder_.budget().bounded() ? most
-                                               : std::min<uint64_t>(most, std::max(workers, 1u));
+  if (!sized_) return std::min(most, at_work);
+  return options_.slow_start ? std::min(most, at_work + delivered_) : most;
 }
 
 // A ticket's input may use memory before the batch does. A batch of unknown size is estimated to be
@@ -98,6 +99,7 @@ uint64_t TicketWindow::row_ns() const {
 
 void TicketWindow::delivered(uint64_t bytes) {
   batch_bytes_ = std::max(batch_bytes_, bytes);
+  ++delivered_;
   sized_ = true;
 }
 

@@ -16,6 +16,7 @@ class TicketWindow {
  public:
   struct Options {
     uint32_t granule_rows = 1;  // rows per granule; 0: chosen per batch (BatchDivision)
+    bool slow_start = false;    // Scheduler::Options::slow_start
   };
   // `on_grant`: as for ByteBudget::Holder.
   TicketWindow(TicketRing& ring, const Tickets& tickets, ByteBudget& budget, const Options& options,
@@ -63,6 +64,7 @@ class TicketWindow {
   const Options options_;
   uint64_t batch_bytes_ = 0;
   bool sized_ = false;
+  uint64_t delivered_ = 0;
   uint64_t block_bytes_ = 0;
   uint32_t block_rows_ = 0;  // of the batch with block_bytes_
 

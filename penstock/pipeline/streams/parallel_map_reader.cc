@@ -26,6 +26,7 @@ ParallelMapReader::ParallelMapReader(uint32_t number, SpecRef spec, const Contex
             of.queue = maps_.queue();
             of.workers = maps_.workers();
             of.pause_at_epochs = true;
+            of.slow_start = true;
             of.on_grant = [this] {
               granted_.store(true, std::memory_order_release);
               maps_.on_grant();

@@ -71,6 +71,16 @@ TEST(Scheduler, a_holder_that_waits_gets_the_bytes_of_delivered_batches) {
   EXPECT_EQ(world.in_flight(), 4u);
 }
 
+TEST(Scheduler, with_a_slow_start_each_delivered_batch_brings_one_ticket_more) {
+  World world(
+      {.length = 60, .queue = 6, .workers = 2, .max_bytes = 100 * kRowBytes, .slow_start = true});
+  world.scheduler().begin_epoch();
+  for (uint64_t delivered = 0; delivered < 20; ++delivered) {
+    EXPECT_EQ(world.in_flight(), std::min<uint64_t>(8, 2 + delivered));
+    world.take(0);
+  }
+}
+
 TEST(Scheduler, tickets_that_were_withdrawn_hold_no_bytes) {
   World world({.length = 60, .queue = 6, .max_bytes = 4 * kRowBytes, .pause = true});
   world.scheduler().begin_epoch();

@@ -26,6 +26,7 @@ struct Settings {
   uint32_t granule_rows = 1;
   size_t arena_bytes = SIZE_MAX;
   bool shared = false;  // the ring: as for workers that are processes
+  bool slow_start = false;
 };
 
 // Writes rows whose bytes are the step; whole items are packets with their position.
@@ -70,6 +71,7 @@ class World {
     options.ordered = s.ordered;
     options.pause_at_epochs = s.pause;
     options.granule_rows = s.granule_rows;
+    options.slow_start = s.slow_start;
     return options;
   }
 

@@ -89,6 +89,41 @@ TEST(StreamMemory, many_inputs_pull_less_each) {
   EXPECT_EQ(memory.chunk_bytes(), kMiB);
 }
 
+TEST(StreamMemory, an_input_that_was_not_read_yet_counts_as_one_element_in_the_budget) {
+  ByteBudget budget(100 * kMiB);
+  ByteBudget::Holder holder(budget, nullptr);
+  StreamMemory memory(100 * kMiB, &holder);
+  StreamMemory::Input one(&memory);
+  {
+    StreamMemory::Input other(&memory);
+    EXPECT_EQ(budget.used(), 0u) << "the size is unknown";
+    memory.saw_element(1000);
+    memory.saw_element(500);
+    EXPECT_EQ(budget.used(), 2000u);
+    one.read();
+    one.read();
+    EXPECT_EQ(budget.used(), 1000u);
+  }
+  EXPECT_EQ(budget.used(), 0u);
+  EXPECT_EQ(memory.bytes(), 0u);
+}
+
+TEST(StreamMemory, its_bytes_are_in_the_budget_and_the_peak_is_kept) {
+  ByteBudget budget(100 * kMiB);
+  ByteBudget::Holder holder(budget, nullptr);
+  StreamMemory memory(100 * kMiB, &holder);
+  {
+    Scratch scratch;
+    scratch.count_in(&memory);
+    scratch.take(kMiB);
+    EXPECT_GE(budget.used(), kMiB);
+    EXPECT_EQ(budget.used(), memory.bytes());
+  }
+  EXPECT_EQ(budget.used(), 0u);
+  EXPECT_GE(memory.take_peak(), kMiB);
+  EXPECT_EQ(memory.take_peak(), 0u);
+}
+
 // ---- stream readers
 
 constexpr int64_t kEach = 12;
@@ -175,7 +210,8 @@ TEST_P(ManyInputs, have_no_more_than_an_eighth_of_the_budget_and_one_element_eac
           << bytes << " of " << total;
       // The elements and one stream chunk are counted, with its header.
       EXPECT_GE(pass.most_used, pass.most);
-      EXPECT_LE(pass.most_used, pass.most + 2 * stream_chunk + 4096);
+      EXPECT_LE(pass.most_used,
+                std::max({total / 8 + 2 * bytes, total / 2, least}) + 5 * (stream_chunk + 4096));
     }
   }
 }
@@ -198,7 +234,7 @@ TEST_P(ManyInputs, give_the_same_with_any_share_and_go_on_from_each_other_s_plac
 TEST(StreamMemory, small_elements_are_pulled_as_ever) {
   const Pass pass = pass_of(Dataset::sample_from(many(16, 64), {.seed = 3}).batch(4), 64 * kMiB);
   EXPECT_EQ(pass.numbers.size(), size_t{16} * kEach);
-  EXPECT_LT(pass.most_used, 8 * kMiB);
+  EXPECT_LE(pass.most_used, 40 * kMiB) << "half is reserved until the size is known";
 }
 
 // Intermediate results of small elements are in memory, too.
