@@ -86,6 +86,7 @@ class Core : private Consumer::Policy {
   void set_fatal(nanobind::object exception);
 
   LoaderStatistics& statistics() { return *statistics_; }
+  ByteBudget& budget() { return engine_->budget(); }
   uint32_t ready() { return scheduler().depth(); }  // batches that next() would not wait for
 
  private:

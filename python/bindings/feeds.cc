@@ -62,6 +62,7 @@ class LoaderSource : public FeedsHub::Source {
     WithGil locked;
     loader().attr("close")();
   }
+  ByteBudget& budget() override { return engine_.budget(); }
 
  private:
   nb::object loader() const { return nb::borrow(static_cast<PyObject*>(loader_.get())); }
@@ -73,11 +74,10 @@ class LoaderSource : public FeedsHub::Source {
 
 class Hub {
  public:
-  Hub(nb::object loader, uint32_t consumers, uint64_t most, uint64_t most_bytes, double patience) {
+  Hub(nb::object loader, uint32_t consumers, uint64_t most, double patience) {
     FeedsHub::Options options;
     options.consumers = consumers;
     options.most = most;
-    options.most_bytes = most_bytes;
     if (patience >= 0) options.patience_ns = static_cast<int64_t>(patience * 1e9);
     auto source = std::make_unique<LoaderSource>(std::move(loader));
     WithoutGil unlocked;
@@ -125,7 +125,7 @@ class Hub {
 void bind_feeds(nb::module_& m) {
   using Released = nb::call_guard<WithoutGil>;
   nb::class_<Hub>(m, "FeedsHub", "Several consumers of one Loader. Internal: use Dataset.feeds.")
-      .def(nb::init<nb::object, uint32_t, uint64_t, uint64_t, double>())
+      .def(nb::init<nb::object, uint32_t, uint64_t, double>())
       .def("next", &Hub::next)
       .def("begin", &Hub::begin, Released())
       .def("close_one", &Hub::close_one, Released())

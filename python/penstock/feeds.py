@@ -14,7 +14,6 @@ from .base.arguments import integer
 from .base.conventions import Closing, Restorable, shown
 from .device.place import place_of
 from .errors import InvalidArgument
-from .loader.settings import budget
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,8 +69,9 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
     """The n consumers of `Dataset.feeds`: batch i of a pass goes to consumer i mod n.
 
     One engine makes the batches of all consumers. A consumer may run ahead of the others until
-    ``max_queue_size`` batches, within half of ``max_bytes``, wait for them; then it waits for the
-    slowest one. The next pass begins when this pass has ended for all.
+    ``max_queue_size`` batches wait for them, or ``max_bytes`` have no space for more; then it waits
+    for the slowest one. One waiting batch of each consumer is always allowed. The next pass
+    begins when this pass has ended for all.
 
     Notes
     -----
@@ -110,10 +110,6 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
             raise InvalidArgument("consumers have no common bar: no progress=True", "feeds")
         if patience is not None and not (isinstance(patience, numbers.Real) and patience > 0):
             raise InvalidArgument(f"patience is {patience!r}; give seconds above 0", "feeds")
-        most = options.pop("max_bytes", None)
-        most = budget() if most is None else most
-        half = max(integer("max_bytes", most, 1, operation="feeds") // 2, 1)
-        options["max_bytes"] = half
         places = [place_of(device) for device in (devices or [None] * n)]
         for place in places:
             if place is not None:
@@ -121,7 +117,7 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
         loader = Loader(dataset, **options)
         queue = int(loader._settings["queue"])
         self._loader = loader
-        self._hub = _engine.FeedsHub(loader, n, queue, half, -1.0 if patience is None else patience)
+        self._hub = _engine.FeedsHub(loader, n, queue, -1.0 if patience is None else patience)
         self._feeds = [Consumer(self._hub, i, loader, place) for i, place in enumerate(places)]
 
     def __len__(self) -> int:

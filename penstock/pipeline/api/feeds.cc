@@ -37,6 +37,7 @@ class EngineSource : public FeedsHub::Source {
   FeedsHub::Place place() override { return FeedsHub::place_at(engine_->state(), rounds_); }
   void restore(const LoaderState& state) override { engine_->restore(state); }
   void close() override { engine_->close(); }
+  ByteBudget& budget() override { return engine_->budget(); }
 
  private:
   std::shared_ptr<LoaderEngine> engine_;
@@ -48,15 +49,12 @@ class EngineSource : public FeedsHub::Source {
 Feeds::Feeds(const Dataset& dataset, uint32_t n, const LoaderOptions& options,
              std::optional<std::chrono::nanoseconds> patience) {
   auto plan = std::make_shared<const Plan>(*dataset.node(), options.on_error == OnError::kSkip);
-  LoaderOptions half = options;
-  if (half.max_bytes == 0) half.max_bytes = LoaderEngine::usual_bytes();
-  half.max_bytes = std::max<uint64_t>(half.max_bytes / 2, 1);
-  half.ordered = true;
-  engine_ = std::make_shared<LoaderEngine>(plan, half);
+  LoaderOptions ordered = options;
+  ordered.ordered = true;
+  engine_ = std::make_shared<LoaderEngine>(plan, ordered);
   FeedsHub::Options of;
   of.consumers = n;
   of.most = plan->queue().value_or(options.max_queue_size.value_or(Tuner::Settings().queue));
-  of.most_bytes = half.max_bytes;
   if (patience) of.patience_ns = patience->count();
   hub_ = std::make_shared<FeedsHub>(std::make_unique<EngineSource>(engine_, plan->rounds()), of);
   for (uint32_t number = 0; number < n; ++number) feeds_.push_back(Feed(hub_, number));

@@ -22,8 +22,9 @@ namespace penstock {
 //     feeds[device].close();  // also after an error: otherwise the others wait for this one
 //   };
 //
-// Half of options.max_bytes is for batches that the engine makes ahead, half for batches that wait
-// for a slow consumer. At most options.max_queue_size (the Dataset's prefetch) batches wait.
+// options.max_bytes is for batches that the engine makes ahead and for batches that wait for a slow
+// consumer. One waiting batch of each consumer is always allowed. At most options.max_queue_size
+// (the Dataset's prefetch) batches wait.
 //
 // Errors: the error of a batch is thrown by its owner's next(), and the pass ends for all. The
 // others get Error kClosed, whose text has that error.

@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "penstock/memory/byte_budget.h"
+
 namespace penstock {
 
 // Counts the input elements that the stages of one stream hold, in bytes, and bounds how much each
@@ -18,18 +20,22 @@ class StreamMemory {
  public:
   static constexpr uint64_t kMaxChunk = 1 << 20;  // of one input; a single element may be larger
 
-  // `share`: the part of the loader's budget for input elements and stream chunks; UINT64_MAX: no
-  // bound.
-  explicit StreamMemory(uint64_t share) : share_(share) { divide(0); }
+  // `total`: the bytes of the loader's budget. UINT64_MAX: no bound. `holder`: also has the bytes
+  // in the budget; must outlive this and all Parts. nullptr: no budget counts them.
+  explicit StreamMemory(uint64_t total, ByteBudget::Holder* holder = nullptr)
+      : pulled_(total / kPulled), holder_(total == UINT64_MAX ? nullptr : holder) {
+    divide(0);
+  }
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
 
-  uint64_t share() const { return share_; }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
-  // Half of the share is reserved for stream chunks. When tight, readers free their memory after
-  // each call.
-  bool tight() const { return bytes() > share_ / 2; }
+  // The largest value of bytes() since the last call.
+  uint64_t take_peak() { return std::exchange(peak_, bytes()); }
+
+  // When tight, readers free their memory after each call.
+  bool tight() const { return bytes() > pulled_; }
   // The bytes that an input pulls at a time. At least one element is pulled.
   uint64_t chunk_bytes() const { return chunk_bytes_; }
 
@@ -43,7 +49,7 @@ class StreamMemory {
     Part& operator=(const Part&) = delete;
 
     void is(uint64_t bytes) {
-      if (all_ != nullptr) add(all_->bytes_, std::exchange(bytes_, bytes), bytes);
+      if (all_ != nullptr) all_->change(std::exchange(bytes_, bytes), bytes);
     }
     void count_in(StreamMemory* all, uint64_t bytes) {
       is(0);
@@ -56,21 +62,37 @@ class StreamMemory {
     uint64_t bytes_ = 0;
   };
 
-  // An open input of a stage.
+  // An open input of a stage. Until its first elements are there, the budget counts one of the
+  // largest elements so far for it.
   class Input {
    public:
     explicit Input(StreamMemory* all) : all_(all) {
-      if (all_ != nullptr) all_->divide(++all_->inputs_);
+      if (all_ == nullptr) return;
+      all_->divide(++all_->inputs_);
+      all_->expect(all_->unread_ + 1, all_->element_bytes_);
     }
     ~Input() {
-      if (all_ != nullptr) all_->divide(--all_->inputs_);
+      if (all_ == nullptr) return;
+      read();
+      all_->divide(--all_->inputs_);
     }
     Input(const Input&) = delete;
     Input& operator=(const Input&) = delete;
 
+    // Its first elements were read, or it ended.
+    void read() {
+      if (all_ == nullptr || std::exchange(read_, true)) return;
+      all_->expect(all_->unread_ - 1, all_->element_bytes_);
+    }
+
    private:
     StreamMemory* all_;
+    bool read_ = false;
   };
+  // The stream has an element of this size.
+  void saw_element(uint64_t bytes) {
+    if (bytes > element_bytes_) expect(unread_, bytes);
+  }
 
   // Wraps `owner`; its bytes are counted until the result is released.
   std::shared_ptr<void> counted(std::shared_ptr<void> owner, uint64_t bytes) {
@@ -86,17 +108,34 @@ class StreamMemory {
 
  private:
   // Only one thread writes at a time, so no read-modify-write operation is needed.
-  static void add(std::atomic<uint64_t>& sum, uint64_t was, uint64_t is) {
-    if (was != is)
-      sum.store(sum.load(std::memory_order_relaxed) - was + is, std::memory_order_relaxed);
+  void change(uint64_t was, uint64_t is) {
+    if (was == is) return;
+    bytes_.store(bytes() - was + is, std::memory_order_relaxed);
+    peak_ = std::max(peak_, bytes());
+    hold(was, is);
+  }
+  void hold(uint64_t was, uint64_t is) {
+    if (holder_ == nullptr) return;
+    if (is > was) holder_->add(is - was);
+    if (is < was) holder_->give_back(was - is);
+  }
+  void expect(uint64_t unread, uint64_t element_bytes) {
+    hold(unread_ * element_bytes_, unread * element_bytes);
+    unread_ = unread;
+    element_bytes_ = element_bytes;
   }
   void divide(uint64_t inputs) {
-    chunk_bytes_ = std::min(kMaxChunk, share_ / 2 / std::max<uint64_t>(inputs, 1));
+    chunk_bytes_ = std::min(kMaxChunk, pulled_ / std::max<uint64_t>(inputs, 1));
   }
 
-  const uint64_t share_;
+  // All inputs together pull this part of the budget at a time.
+  static constexpr uint64_t kPulled = 8;
+
+  const uint64_t pulled_;
+  ByteBudget::Holder* const holder_;
   std::atomic<uint64_t> bytes_ = 0;
-  uint64_t inputs_ = 0, chunk_bytes_ = 0;
+  uint64_t inputs_ = 0, chunk_bytes_ = 0, peak_ = 0;
+  uint64_t unread_ = 0, element_bytes_ = 0;  // inputs without elements; of the largest element
 };
 
 }  // namespace penstock

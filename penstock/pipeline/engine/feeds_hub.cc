@@ -33,11 +33,16 @@ std::string name_of_consumer(uint32_t consumer) { return "consumer " + std::to_s
 }  // namespace
 
 FeedsHub::FeedsHub(std::unique_ptr<Source> source, const Options& options)
-    : options_(options), source_(std::move(source)), consumers_(options.consumers) {
+    : options_(options), source_(std::move(source)) {
   if (options.consumers == 0 || options.consumers > kMaxConsumers) {
     throw Error(Code::kInvalidArgument, "feeds",
                 std::to_string(options.consumers) + " consumers; give 1 to " +
                     std::to_string(kMaxConsumers));
+  }
+  // A wake-up that a consumer misses, because the hub's lock is not taken here, delays it by
+  // kLookAgain. The lock may be held by a thread that waits for the caller (Python's lock).
+  for (uint32_t c = 0; c < options.consumers; ++c) {
+    consumers_.emplace_back(source_->budget(), [this] { changed_.notify_all(); });
   }
   place_ = source_->place();
 }
@@ -101,7 +106,7 @@ FeedsHub::Next FeedsHub::next(uint32_t consumer, int64_t timeout_ns, Item& out) 
       out = std::move(me.queue.front().item);
       me.queue.pop_front();
       --waiting_;
-      waiting_bytes_ -= out.bytes;
+      me.bytes.give_back(out.bytes);
       ++me.counts.taken;
       me.fresh = false;
       me.blocked_since = 0;
@@ -128,9 +133,10 @@ FeedsHub::Next FeedsHub::next(uint32_t consumer, int64_t timeout_ns, Item& out) 
         begin_pass(lock);
         continue;
       } else {
-        const Consumer& owner = consumers_[index_ % options_.consumers];
-        if (&owner == &me || owner.closed || owner.pass > pass_ || space()) {
-          pull(lock, consumer);
+        Consumer& owner = consumers_[index_ % options_.consumers];
+        const bool queued = &owner != &me && !owner.closed && owner.pass == pass_;
+        if (!queued || take_space(owner)) {
+          pull(lock, consumer, queued ? last_bytes_ : 0);
           continue;
         }
         blocking = slowest();
@@ -164,9 +170,16 @@ uint32_t FeedsHub::slowest() const {
   return static_cast<uint32_t>(most - consumers_.begin());
 }
 
-bool FeedsHub::space() const {
-  return waiting_ < options_.most &&
-         (waiting_ == 0 || waiting_bytes_ + last_bytes_ <= options_.most_bytes);
+// Takes bytes for another batch in the owner's queue.
+bool FeedsHub::take_space(Consumer& owner) {
+  return waiting_ < options_.most && owner.bytes.take(last_bytes_);
+}
+
+// Counts a pulled batch, for which `taken` bytes were taken.
+void FeedsHub::count(Consumer& owner, uint64_t taken, uint64_t bytes) {
+  if (bytes > taken) owner.bytes.add(bytes - taken);
+  if (bytes < taken) owner.bytes.give_back(taken - bytes);
+  owner.bytes.withdraw();
 }
 
 void FeedsHub::check_timeout(uint32_t consumer, uint32_t blocking) {
@@ -190,7 +203,7 @@ void FeedsHub::check_timeout(uint32_t consumer, uint32_t blocking) {
 void FeedsHub::drop_queue(Consumer& c, bool count) {
   for (const Waiting& waiting : c.queue) {
     --waiting_;
-    waiting_bytes_ -= waiting.item.bytes;
+    c.bytes.give_back(waiting.item.bytes);
     c.counts.dropped += count;
   }
   c.queue.clear();
@@ -201,6 +214,8 @@ void FeedsHub::close(uint32_t consumer) {
   Consumer& me = consumers_[consumer];
   me.closed = true;
   drop_queue(me, true);
+  me.bytes.withdraw();
+  me.bytes.set_minimum(0);
   changed_.notify_all();
 }
 
@@ -232,18 +247,25 @@ void FeedsHub::begin_pass(Lock& lock) {
   if (std::exchange(begun_, true)) ++pass_;
 }
 
-// Pulls the next batch, for any consumer.
-void FeedsHub::pull(Lock& lock, uint32_t asking) {
+// Pulls the next batch, for any consumer. `taken`: bytes taken for it.
+void FeedsHub::pull(Lock& lock, uint32_t asking, uint64_t taken) {
   Pulled pulled;
   Place after;
-  alone(lock, [&] {
-    pulled = source_->pull();
-    if (pulled.failure == nullptr) after = source_->place();
-  });
   const uint64_t index = index_;
   auto owner = static_cast<uint32_t>(index % options_.consumers);
   Consumer& its = consumers_[owner];
+  try {
+    alone(lock, [&] {
+      pulled = source_->pull();
+      if (pulled.failure == nullptr) after = source_->place();
+    });
+  } catch (...) {
+    count(its, taken, 0);
+    throw;
+  }
   const bool gone = its.closed || its.pass > pass_;
+  const bool queued = pulled.item && !gone && !closed_ && !skip_.contains(index);
+  count(its, taken, queued ? pulled.item->bytes : 0);
   if (pulled.failure != nullptr) {
     over_ = true;
     failed_ = {gone ? asking : owner, index, pulled.failure, std::move(pulled.text)};
@@ -256,13 +278,16 @@ void FeedsHub::pull(Lock& lock, uint32_t asking) {
   }
   ++index_;
   last_bytes_ = pulled.item->bytes;
+  if (last_bytes_ > largest_) {
+    largest_ = last_bytes_;
+    for (Consumer& c : consumers_) c.bytes.set_minimum(c.closed ? 0 : largest_);
+  }
   if (skip_.erase(index) != 0 || closed_) return;
   if (gone) {
     ++its.counts.dropped;
     return;
   }
   ++waiting_;
-  waiting_bytes_ += last_bytes_;
   its.queue.push_back({index, std::move(*pulled.item), std::move(before)});
 }
 

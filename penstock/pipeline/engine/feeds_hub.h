@@ -4,14 +4,17 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "penstock/memory/byte_budget.h"
 #include "penstock/pipeline/engine/loader_state.h"
 
 namespace penstock {
@@ -23,8 +26,9 @@ namespace penstock {
 // in order, so each consumer gets its batches in order.
 //
 // A pass ends for a consumer when it has taken its last batch. The next pass begins when this one
-// has ended for all open consumers. Options bound the batches that are queued for slower consumers;
-// at the bound a consumer waits for the slowest one.
+// has ended for all open consumers. Options and the engine's budget bound the batches that are
+// queued for slower consumers; at the bound a consumer waits for the slowest one. One queued batch
+// of each consumer is its minimum in the budget.
 //
 // States of a consumer:
 // - fresh: took no batch of its pass. A batch -> amid; the end -> done.
@@ -69,11 +73,12 @@ class FeedsHub {
     virtual Place place() = 0;
     virtual void restore(const LoaderState& state) = 0;
     virtual void close() = 0;
+    // The budget of the engine.
+    virtual ByteBudget& budget() = 0;
   };
   struct Options {
     uint32_t consumers = 1;
-    uint64_t most = 10;                // batches queued for consumers
-    uint64_t most_bytes = UINT64_MAX;  // bytes of those; one batch is always allowed
+    uint64_t most = 10;  // batches queued for consumers
     // How long a consumer waits for another one before Error kTimeout, which names it; < 0:
     // forever.
     int64_t patience_ns = -1;
@@ -116,7 +121,10 @@ class FeedsHub {
     Place place;  // before the item
   };
   struct Consumer {
+    Consumer(ByteBudget& budget, std::function<void()> on_grant)
+        : bytes(budget, std::move(on_grant)) {}
     std::deque<Waiting> queue;
+    ByteBudget::Holder bytes;  // of the queue
     uint64_t pass = 0;
     bool fresh = true, done = false, closed = false;
     std::thread::id thread;      // the last thread that used the consumer
@@ -132,10 +140,11 @@ class FeedsHub {
   }
   std::optional<uint32_t> unfinished() const;
   uint32_t slowest() const;
-  bool space() const;
+  bool take_space(Consumer& owner);
   void drop_queue(Consumer& c, bool count);
   void begin_pass(Lock& lock);
-  void pull(Lock& lock, uint32_t asking);
+  void pull(Lock& lock, uint32_t asking, uint64_t taken);
+  void count(Consumer& owner, uint64_t taken, uint64_t bytes);
   [[noreturn]] void raise_failure(Lock& lock, uint32_t consumer);
   void check_timeout(uint32_t consumer, uint32_t blocking);
   // Calls f, which uses the source, without the lock. No other thread uses the source meanwhile.
@@ -147,7 +156,7 @@ class FeedsHub {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Consumer> consumers_;
+  std::deque<Consumer> consumers_;
   bool pulling_ = false;  // a thread uses the source
   bool closed_ = false;
   uint64_t pass_ = 0;
@@ -157,7 +166,7 @@ class FeedsHub {
   uint64_t index_ = 0;       // of the next batch to pull
   Place place_;              // before that batch
   std::set<uint64_t> skip_;  // batches taken before the restored state was saved
-  uint64_t waiting_ = 0, waiting_bytes_ = 0, last_bytes_ = 0;
+  uint64_t waiting_ = 0, last_bytes_ = 0, largest_ = 0;
   struct Failed {
     uint32_t owner;
     uint64_t index;

@@ -43,6 +43,7 @@ class LoaderEngine : public std::enable_shared_from_this<LoaderEngine>, private 
   Snapshot snapshot() const;
   void close();
   bool closed() const { return engine_.ring().closed(); }
+  ByteBudget& budget() { return engine_.budget(); }
   // The default of LoaderOptions::max_bytes.
   static uint64_t usual_bytes();
 

@@ -20,8 +20,7 @@ PlanEngine::PlanEngine(std::shared_ptr<const Plan> plan, const EngineSettings& s
       plan_(std::move(plan)),
       transport_(transport(*this)),
       output_(plan_, this->settings().seed, scheduler(), tickets()) {
-  if (plan_->stream() == nullptr) return;
-  make_stream_reader(StreamReader::shares_of(settings.max_bytes, true, ring().lanes() > 1));
+  if (plan_->stream() != nullptr) make_stream_reader();
 }
 
 PlanEngine::~PlanEngine() {
@@ -47,29 +46,26 @@ TicketEngine::Needs PlanEngine::needs_of(const Plan& plan, const EngineSettings&
   needs.rows = plan.max_rows();
   needs.granule_rows = settings.granule_rows;
   needs.lanes = ParallelMaps::lanes_for(plan.parallel_maps().size(), settings.workers);
-  needs.max_bytes =
-      StreamReader::shares_of(settings.max_bytes, streams, !needs.lanes.empty()).batches;
   // Without workers, a stream or a sampler is asked only for the batch that is needed now.
   needs.describe_in_poll_only = settings.workers == 0 && (streams || plan.listed());
   needs.raise = !plan.policies();
   return needs;
 }
 
-void PlanEngine::make_stream_reader(const StreamReader::Shares& shares) {
+void PlanEngine::make_stream_reader() {
   const EngineSettings& s = settings();
   StreamReader::Options of{s.queue + s.workers, s.seed, s.retries, s.on_error == OnError::kSkip,
                            s.workers > 0};
-  of.max_bytes = shares.reader;
-  of.all_bytes = shares.all;
   of.attend = [this] { transport_->attend(); };
   if (ring().lanes() > 1) {
     std::vector<Built> made;
     for (const auto& map : plan_->parallel_maps()) made.push_back(map->built());
     maps_ = std::make_unique<ParallelMaps>(std::move(made), ring(), arena(), transport_->results(),
-                                           ParallelMaps::Options{s.workers, shares.parallel_maps});
+                                           budget(), s.workers);
     of.parallel_maps = maps_.get();
   }
-  reader_ = std::make_unique<StreamReader>(plan_, of, arena(), [this] { ring().nudge_consumer(); });
+  reader_ = std::make_unique<StreamReader>(plan_, of, arena(), budget(),
+                                           [this] { ring().nudge_consumer(); });
   tickets().set_stream_reader(reader_.get(), arena(), 2 * (longest_queue() + s.workers) + 4);
 }
 

@@ -115,7 +115,7 @@ class PlanEngine : public TicketEngine {
  private:
   static EngineSettings settings_of(const Plan& plan, EngineSettings settings);
   static Needs needs_of(const Plan& plan, const EngineSettings& settings);
-  void make_stream_reader(const StreamReader::Shares& shares);
+  void make_stream_reader();
   PlanTickets& tickets() { return static_cast<PlanTickets&>(TicketEngine::tickets()); }
   uint64_t pass_of(uint64_t epoch) const;
 

@@ -121,7 +121,7 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
     }
     Item batch = take_memory(entry, losses);
     batch.rows = rows;
-    tickets_.saw(spec_->fixed(), bytes);
+    tickets_.saw(spec_->fixed());
     scheduler_.deliver(bytes, rows);
     return batch;
   }

@@ -21,8 +21,7 @@ PlanTickets::PlanTickets(std::shared_ptr<const Plan> plan, bool rows_in_place)
   }
 }
 
-void PlanTickets::saw(bool fixed, uint64_t bytes) {
-  if (reader_ != nullptr) reader_->report_batch_bytes(bytes);
+void PlanTickets::saw(bool fixed) {
   if (!fixed) rows_ = Rows::kTogether;
   if (rows_ == Rows::kUnknown) rows_ = Rows::kPlaced;
 }

@@ -33,13 +33,12 @@ class PlanTickets : public Tickets {
   Described describe(const Position& at, BatchEntry& entry) override;
   bool ready() override { return reader_ == nullptr || reader_->ready(); }
   uint64_t input_bytes() const override { return input_bytes_; }
-  uint64_t spent_bytes() const override { return reader_ == nullptr ? 0 : reader_->excess(); }
   uint64_t work_bytes(uint64_t batch_bytes) const override { return collected_ ? batch_bytes : 0; }
   bool divisible() const override { return rows_ == Rows::kPlaced; }
   uint32_t streams() const override { return describer_ == nullptr ? 0 : describer_->streams(); }
 
   // Reports a finished batch. `fixed`: its rows have one fixed size.
-  void saw(bool fixed, uint64_t bytes);
+  void saw(bool fixed);
   // Call it when granules of a batch did not match: from now on one worker makes each batch.
   void disable_granules() { rows_ = Rows::kTogether; }
   // The source's length changed, so an epoch may have another number of tickets.

@@ -30,100 +30,84 @@ class StreamReader::Alone : public Context::Watch {
   StreamReader& reader_;
 };
 
-StreamReader::Shares StreamReader::shares_of(uint64_t max_bytes, bool streams, bool parallel_maps) {
-  if (max_bytes == UINT64_MAX) return {max_bytes, max_bytes, max_bytes, max_bytes};
-  Shares shares{max_bytes, 0, 0, 0};
-  if (parallel_maps) shares.parallel_maps = max_bytes / 2;
-  if (streams) shares.reader = (max_bytes - shares.parallel_maps) / 4;
-  shares.batches = std::max<uint64_t>(max_bytes - shares.parallel_maps - shares.reader, 1);
-  return shares;
-}
-
 StreamReader::StreamReader(std::shared_ptr<const Plan> plan, const Options& options,
-                           Allocator& arena, std::function<void()> there)
+                           Allocator& arena, ByteBudget& budget, std::function<void()> there)
     : plan_(std::move(plan)),
       options_(options),
       arena_(arena),
       there_(std::move(there)),
-      memory_(options.max_bytes),
+      holder_(budget, [this] { wake(); }),
+      first_ticket_(budget, nullptr),
+      memory_(budget.total(), &holder_),
       watch_(std::make_unique<Alone>(*this)),
       context_{scratch_,         options.seed,          0,
                options.retries,  watch_.get(),          &clock_,
                &plan_->stages(), options.parallel_maps, options.skip,
                &memory_},
-      gathered_(context_, *plan_->stream(), &arena, options.all_bytes) {
+      gathered_(context_, *plan_->stream(), &arena, budget.total(),
+                [this](uint64_t bytes) { expect(std::max(bytes, chunk_bytes_)); }) {
   scratch_.count_in(&memory_);
   if (options.parallel_maps != nullptr) {
-    options.parallel_maps->budget().set_space([this] { return space_for_parallel_maps(); });
+    options.parallel_maps->set_wake([this] { wake(); });
   }
+  if (budget.bounded()) first_ticket_.set_minimum(budget.total() / 2);
   clock_.count_into(stages_);
 }
 
 StreamReader::~StreamReader() {
   close();
-  drop(made_);
+  reader_.reset();  // the budget may call wake() for its parallel maps
+  holder_.withdraw();
 }
 
+// Without the lock.
 void StreamReader::drop(std::deque<Made>& made) {
+  uint64_t bytes = 0;
   for (const Made& stream_chunk : made) {
+    bytes += stream_chunk.bytes;
     if (stream_chunk.offset != 0) arena_.release(arena_.region()->base() + stream_chunk.offset);
   }
   made.clear();
+  if (bytes != 0) holder_.give_back(bytes);
 }
 
-// Whether a stream chunk must be taken before another one is made. With the lock.
-bool StreamReader::full() const {
-  if (made_.size() >= options_.ahead) return true;
-  if (!made_.empty()) return made_bytes_ + needed() > options_.max_bytes;
-  if (wanted_) return false;
-  const uint64_t parallel_maps =
-      options_.parallel_maps == nullptr ? 0 : options_.parallel_maps->budget().bytes();
-  return needed() + parallel_maps + batches_bytes() > options_.all_bytes;
+// ---- bytes -------------------------------------------------------------------------------------
+
+// Whether another stream chunk may be made now. The first one always may: it is the minimum. With
+// the lock.
+bool StreamReader::may_make() {
+  if (made_.size() >= options_.ahead) return false;
+  if (!taken_ && holder_.take(chunk_bytes_)) taken_ = chunk_bytes_;
+  return taken_.has_value();
 }
 
-// A decaying maximum: each call reduces the old value by 1/16.
-void StreamReader::learn(std::atomic<uint64_t>& most, uint64_t bytes) {
-  const uint64_t before = most.load(std::memory_order_relaxed);
-  most.store(std::max(bytes, before - before / 16), std::memory_order_relaxed);
+// The estimate for the next stream chunks; one of them is the minimum. On the thread that reads,
+// without the lock.
+void StreamReader::expect(uint64_t bytes) {
+  chunk_bytes_ = bytes;
+  holder_.set_minimum(input_bytes_ + chunk_bytes_);
+  memory_.saw_element(bytes / plan_->stream_rows());
+  if (first_) first_ticket_.set_minimum(2 * chunk_bytes_);
 }
 
-// Bytes needed to make one more stream chunk.
-uint64_t StreamReader::needed() const {
-  return std::max(memory_.bytes(), in_hand_.load(std::memory_order_relaxed)) +
-         most_bytes_.load(std::memory_order_relaxed);
+// A stream chunk was made, for which `taken` bytes were taken. As expect().
+void StreamReader::count(uint64_t taken, const Made& stream_chunk) {
+  const uint64_t bytes = stream_chunk.bytes;
+  if (stream_chunk.rows != 0) {
+    expect(std::max(bytes, chunk_bytes_ - chunk_bytes_ / 16));
+    first_ = false;
+  }
+  if (bytes > taken) holder_.add(bytes - taken);
+  if (bytes < taken) holder_.give_back(taken - bytes);
 }
 
-// The minimum for batches: one batch and its stream chunk.
-uint64_t StreamReader::batches_bytes() const {
-  const uint64_t stream_chunk = most_bytes_.load(std::memory_order_relaxed);
-  return stream_chunk + std::max(stream_chunk, batch_bytes_.load(std::memory_order_relaxed));
+// There may be bytes for a stream chunk, or for elements of parallel maps. Any thread.
+void StreamReader::wake() {
+  { const std::lock_guard lock(mutex_); }
+  asked_.notify_one();
 }
 
-// Uses the size of the stream chunk being gathered if that is known already.
-uint64_t StreamReader::space_for_parallel_maps() const {
-  const uint64_t known = most_bytes_.load(std::memory_order_relaxed);
-  const uint64_t stream_chunk = std::max(known, gathered_.space_bytes()) - known;
-  const uint64_t others =
-      needed() + made_bytes_.load(std::memory_order_relaxed) + batches_bytes() + 3 * stream_chunk;
-  return others < options_.all_bytes ? options_.all_bytes - others : 0;
-}
-
-uint64_t StreamReader::excess() const {
-  const uint64_t needed = this->needed();
-  const uint64_t over =
-      options_.parallel_maps == nullptr ? 0 : options_.parallel_maps->budget().over();
-  return over + (needed > options_.max_bytes ? needed - options_.max_bytes : 0);
-}
-
-void StreamReader::report_batch_bytes(uint64_t bytes) { learn(batch_bytes_, bytes); }
-
-// With the lock.
-void StreamReader::keep(Made stream_chunk) {
-  made_bytes_ += stream_chunk.bytes;
-  if (stream_chunk.rows != 0) learn(most_bytes_, stream_chunk.bytes);
-  made_.push_back(std::move(stream_chunk));
-  wanted_ = false;
-}
+// ---- stream chunks -----------------------------------------------------------------------------
 
 void StreamReader::start(uint64_t epoch, Place place) {
   std::deque<Made> dropped;
@@ -133,10 +117,9 @@ void StreamReader::start(uint64_t epoch, Place place) {
     start_ = Start{epoch, std::move(place)};
     resting_ = false;
     dropped.swap(made_);
-    made_bytes_ = 0;
   }
-  asked_.notify_one();
   drop(dropped);
+  wake();
 }
 
 std::optional<StreamReader::Made> StreamReader::take() {
@@ -145,21 +128,19 @@ std::optional<StreamReader::Made> StreamReader::take() {
     std::optional<Start> begin = std::exchange(start_, std::nullopt);
     lock.unlock();
     Made stream_chunk = read(begin);
+    count(0, stream_chunk);
     lock.lock();
     resting_ = stream_chunk.end || stream_chunk.failure.has_value();
-    keep(std::move(stream_chunk));
+    made_.push_back(std::move(stream_chunk));
   }
-  if (made_.empty()) {
-    const bool first = !std::exchange(wanted_, true);
-    lock.unlock();
-    if (first) asked_.notify_one();
-    return std::nullopt;
-  }
+  if (made_.empty()) return std::nullopt;
   Made stream_chunk = std::move(made_.front());
   made_.pop_front();
-  made_bytes_ -= stream_chunk.bytes;
   lock.unlock();
-  asked_.notify_one();
+  if (stream_chunk.rows != 0 && !std::exchange(took_, true)) first_ticket_.set_minimum(0);
+  // The bytes count for the ticket from now on.
+  if (stream_chunk.bytes != 0) holder_.give_back(stream_chunk.bytes);
+  wake();
   return stream_chunk;
 }
 
@@ -172,15 +153,27 @@ void StreamReader::run() {
   std::unique_lock lock(mutex_);
   running_ = true;
   for (;;) {
-    asked_.wait(lock, [&] { return closed_ || (!resting_ && (start_.has_value() || !full())); });
+    const auto granted = [&] {
+      return !start_ && options_.parallel_maps != nullptr && options_.parallel_maps->granted();
+    };
+    asked_.wait(lock, [&] { return closed_ || (!resting_ && (may_make() || granted())); });
     if (closed_) {
       running_ = false;
       return;
     }
+    if (!taken_) {
+      lock.unlock();
+      StageClock::Piece piece(clock_, stream_chunks_, plan_->stream_stage());
+      options_.parallel_maps->use_grants();
+      lock.lock();
+      continue;
+    }
+    const uint64_t taken = *std::exchange(taken_, std::nullopt);
     std::optional<Start> begin = std::exchange(start_, std::nullopt);
     const uint64_t turn = turn_;
     lock.unlock();
     Made stream_chunk = read(begin);
+    count(taken, stream_chunk);
     lock.lock();
     std::deque<Made> one;
     const bool last = stream_chunk.end || stream_chunk.failure.has_value();
@@ -192,7 +185,7 @@ void StreamReader::run() {
       continue;
     }
     resting_ = last;
-    keep(std::move(one.front()));
+    made_.push_back(std::move(one.front()));
     lock.unlock();
     there_();
     lock.lock();
@@ -206,7 +199,6 @@ void StreamReader::close() {
     if (closed_) return;
     closed_ = true;
     dropped.swap(made_);
-    made_bytes_ = 0;
   }
   drop(dropped);
   asked_.notify_all();
@@ -310,7 +302,7 @@ StreamReader::Made StreamReader::make() {
   made.bytes = StreamChunk::bytes_of(gathered_);
   reader_->release();
   made.offset = StreamChunk::put(gathered_, ordinal_, arena_);
-  in_hand_.store(memory_.bytes(), std::memory_order_relaxed);
+  input_bytes_ = std::max(memory_.take_peak(), input_bytes_ - input_bytes_ / 16);
   memory_.tight() ? scratch_.free_all() : scratch_.empty();
   ordinal_ += gathered.rows;
   if (gathered.failure) {

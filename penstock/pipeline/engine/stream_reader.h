@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "penstock/memory/allocator.h"
+#include "penstock/memory/byte_budget.h"
 #include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/stages/gather_chunk.h"
 #include "penstock/pipeline/stages/stage_clock.h"
@@ -24,9 +24,9 @@ namespace penstock {
 // States:
 // - resting: start() was not called, or the stream ended. start -> reading.
 // - reading: the reader's thread reads the stream. A complete stream chunk -> reading; or full, if
-//   `ahead` chunks or `max_bytes` wait for take(), or there is no space for another chunk. The end,
-//   or an exception -> resting. start -> stopping.
-// - full: waits for take(). take, even if it finds no chunk -> reading; start -> reading.
+//   `ahead` chunks wait for take(), or the budget has no space for another chunk. The end, or an
+//   exception -> resting. start -> stopping.
+// - full: take, bytes granted by the budget, or start -> reading.
 // - stopping: start() was called meanwhile; the stream chunk being made is dropped. The reader's
 //   thread -> reading, at the new place.
 // - closed: run() returns, take() returns nothing more.
@@ -58,29 +58,19 @@ class StreamReader {
     bool threaded = false;  // a thread will call run()
     // Not null: workers make costly elements in front of the stream's stages. Must outlive the
     // reader.
-    const ParallelMaps* parallel_maps = nullptr;
-    // Bounds the memory of the stream's input elements and of the stream chunks that wait for
-    // take(). One stream chunk of any size is always allowed.
-    uint64_t max_bytes = UINT64_MAX;
-    // The loader's whole budget: a stream chunk is made ahead only if all memory in use fits there.
-    uint64_t all_bytes = UINT64_MAX;
+    ParallelMaps* parallel_maps = nullptr;
     // Called repeatedly while take() itself makes a stream chunk. If it throws, the stream chunk
     // fails with that exception, even if the stream handles it; start() at the chunk's place reads
     // the chunk again.
     std::function<void()> attend = nullptr;
   };
 
-  // Shares of `max_bytes`: for batches and the stream chunks of their tickets; for the reader and
-  // the stream chunks made ahead; for elements of parallel maps. Bytes needed beyond the last two
-  // shares (excess()) are subtracted from the first.
-  struct Shares {
-    uint64_t all, batches, reader, parallel_maps;
-  };
-  static Shares shares_of(uint64_t max_bytes, bool streams, bool parallel_maps);
-
-  // run() calls `there` on its thread when take() may return something new.
+  // `budget`: of the whole loader; must outlive this. The reader holds the input elements of the
+  // stream's stages, the stream chunks that wait for take(), and the one being made. Its minimum
+  // are as many input elements as for the last stream chunk, and one stream chunk. run() calls
+  // `there` on its thread when take() may return something new.
   StreamReader(std::shared_ptr<const Plan> plan, const Options& options, Allocator& arena,
-               std::function<void()> there);
+               ByteBudget& budget, std::function<void()> there);
   ~StreamReader();
 
   // The next stream chunk begins at `place`.
@@ -88,8 +78,6 @@ class StreamReader {
   // The next stream chunk. Nothing: not ready yet.
   std::optional<Made> take();
   bool ready();
-  // Reports the size of a batch, for estimates.
-  void report_batch_bytes(uint64_t bytes);
   void run();
   void close();
   // Releases everything that the stream's stages hold, including exceptions of user code. Call it
@@ -97,9 +85,6 @@ class StreamReader {
   void release();
   // The memory of the stream's stages. bytes() may be called on any thread.
   const StreamMemory& memory() const { return memory_; }
-  // Bytes in use beyond the shares of the reader and the parallel maps. They occur because each
-  // input needs at least one element, and the reader one stream chunk. Any thread.
-  uint64_t excess() const;
   // The time spent in each stage so far. Any thread.
   const StageCounters& stages() const { return stages_; }
 
@@ -115,18 +100,21 @@ class StreamReader {
   void go_to(const Start& start);
   Made make();
   GatherChunk::Wanted rows_to_pull(uint64_t elements) const;
-  bool full() const;
-  uint64_t needed() const;
-  uint64_t batches_bytes() const;
-  uint64_t space_for_parallel_maps() const;
-  static void learn(std::atomic<uint64_t>& most, uint64_t bytes);
-  void keep(Made stream_chunk);
+  bool may_make();
+  void expect(uint64_t bytes);
+  void count(uint64_t taken, const Made& stream_chunk);
+  void wake();
   void drop(std::deque<Made>& made);
 
   std::shared_ptr<const Plan> plan_;
   Options options_;
   Allocator& arena_;
   std::function<void()> there_;
+
+  ByteBudget::Holder holder_;
+  // Reserves bytes for the first ticket until the ticket's scheduler does: its stream chunk and its
+  // batch, or half of the budget while their size is unknown.
+  ByteBudget::Holder first_ticket_;
 
   // Used by the thread that makes stream chunks.
   StreamMemory memory_;
@@ -141,6 +129,9 @@ class StreamReader {
   uint64_t ordinal_ = 0;
   Place before_;                // the place before the current stream chunk
   std::optional<Made> failed_;  // a failure to return after the rows before it
+  uint64_t input_bytes_ = 0;    // most memory of the stages during a stream chunk, decaying
+  uint64_t chunk_bytes_ = 0;    // of the largest stream chunk, decaying
+  bool first_ = true;           // no stream chunk was made yet
   // Thrown by attend() or user code during the current stream chunk.
   std::exception_ptr interruption_;
 
@@ -150,13 +141,10 @@ class StreamReader {
   uint64_t turn_ = 0;           // counts calls of start()
   bool resting_ = true;
   bool closed_ = false;
-  bool wanted_ = false;   // take() found no chunk
   bool running_ = false;  // a thread is in run()
+  bool took_ = false;     // take() returned a stream chunk
   std::deque<Made> made_;
-  std::atomic<uint64_t> made_bytes_ = 0;  // bytes of made_; written with the lock
-  std::atomic<uint64_t> most_bytes_ = 0;  // of the largest stream chunk, decaying
-  std::atomic<uint64_t> batch_bytes_ = 0;
-  std::atomic<uint64_t> in_hand_ = 0;  // memory of the stream when the last chunk was made
+  std::optional<uint64_t> taken_;  // bytes taken from the budget for the next stream chunk
 };
 
 }  // namespace penstock

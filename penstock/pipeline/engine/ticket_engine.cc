@@ -24,6 +24,7 @@ TicketEngine::TicketEngine(const EngineSettings& settings, const Needs& needs,
       ring_(TicketRing::create(shape_of(needs), settings.processes)),
       arena_(std::make_unique<Allocator>(
           Region::create(settings.processes ? Region::Kind::kShared : Region::Kind::kPrivate))),
+      budget_(settings.max_bytes),
       memory_(*arena_),
       tickets_(tickets(*arena_)),
       supervisor_(
@@ -34,7 +35,7 @@ TicketEngine::TicketEngine(const EngineSettings& settings, const Needs& needs,
                                        .timeout_ns = settings.timeout_ns,
                                        .processes = settings.processes})
               : nullptr),
-      scheduler_(*ring_, *arena_, *tickets_, options_of(needs), std::move(discard)) {}
+      scheduler_(*ring_, *arena_, *tickets_, budget_, options_of(needs), std::move(discard)) {}
 
 TicketRing::Shape TicketEngine::shape_of(const Needs& needs) const {
   TicketRing::Shape shape;
@@ -52,7 +53,6 @@ Scheduler::Options TicketEngine::options_of(const Needs& needs) const {
   Scheduler::Options options;
   options.workers = settings_.workers;
   options.queue = settings_.queue;
-  options.max_bytes = needs.max_bytes;
   options.ordered = settings_.ordered;
   options.pause_at_epochs = settings_.pause_at_epochs;
   options.granule_rows = needs.granule_rows;
@@ -62,7 +62,7 @@ Scheduler::Options TicketEngine::options_of(const Needs& needs) const {
   tuning.queue = settings_.tune_queue;
   if (options.workers > 0 && (tuning.workers || tuning.queue)) {
     tuning.max_workers = options.workers;
-    tuning.max_bytes = options.max_bytes;
+    tuning.max_bytes = settings_.max_bytes;
     options.tuning = tuning;
   }
   return options;

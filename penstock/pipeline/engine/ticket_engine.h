@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/memory/allocator.h"
+#include "penstock/memory/byte_budget.h"
 #include "penstock/observe/snapshot.h"
 #include "penstock/pipeline/engine/loader_options.h"
 #include "penstock/pipeline/engine/outcome.h"
@@ -45,10 +46,9 @@ class TicketEngine {
  public:
   // Requirements of a source's tickets.
   struct Needs {
-    uint32_t rows = 1;            // maximum per ticket
-    uint32_t granule_rows = 0;    // rows per granule; 0: chosen per batch
-    std::vector<uint32_t> lanes;  // ring sizes of the lanes beside the first
-    uint64_t max_bytes = UINT64_MAX;
+    uint32_t rows = 1;                   // maximum per ticket
+    uint32_t granule_rows = 0;           // rows per granule; 0: chosen per batch
+    std::vector<uint32_t> lanes;         // ring sizes of the lanes beside the first
     bool describe_in_poll_only = false;  // Scheduler::Options::describe_in_poll_only
     bool raise = true;                   // Supervisor::Policy::raise
   };
@@ -64,6 +64,7 @@ class TicketEngine {
   const EngineSettings& settings() const { return settings_; }
   TicketRing& ring() const { return *ring_; }
   Allocator& arena() const { return *arena_; }
+  ByteBudget& budget() { return budget_; }
   LocalMemory& memory() { return memory_; }
   Supervisor* supervisor() { return supervisor_.get(); }  // nullptr: not supervised
   Scheduler& scheduler() { return scheduler_; }
@@ -95,6 +96,7 @@ class TicketEngine {
   const uint32_t longest_queue_;
   std::unique_ptr<TicketRing> ring_;
   std::unique_ptr<Allocator> arena_;
+  ByteBudget budget_;
   LocalMemory memory_;
   std::unique_ptr<Tickets> tickets_;
   std::unique_ptr<Supervisor> supervisor_;

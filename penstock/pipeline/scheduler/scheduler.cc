@@ -19,15 +19,17 @@ std::optional<Tuner::Limits> tuning_of(const Scheduler::Options& options, const 
 
 }  // namespace
 
-Scheduler::Scheduler(TicketRing& ring, Allocator& arena, Tickets& tickets, const Options& options,
-                     std::function<void(Task&)> discard)
+Scheduler::Scheduler(TicketRing& ring, Allocator& arena, Tickets& tickets, ByteBudget& budget,
+                     const Options& options, std::function<void(Task&)> discard)
     : ring_(ring),
       end_(ring),
       arena_(arena),
       tickets_(tickets),
       options_(options),
       discard_(std::move(discard)),
-      window_(ring, tickets, {options.max_bytes, options.granule_rows}),
+      window_(
+          ring, tickets, budget, {options.granule_rows, options.slow_start},
+          options.on_grant ? options.on_grant : [&ring] { ring.nudge_consumer(); }),
       pace_(ring, {options.workers, options.queue}, tuning_of(options, tickets)) {}
 
 Scheduler::~Scheduler() = default;
@@ -236,26 +238,40 @@ void Scheduler::fail() {
 
 void Scheduler::fill() {
   undescribed_ = false;
-  if (held_ || failed_ || ring_.closed()) return;
-  reap();
-  for (uint64_t most = window(); in_flight() < most; most = sized() ? most : window()) {
-    if (!next_to_post()) return;
-    if (!end_.can_post()) return;  // the ring is full, or a withdrawn ticket occupies the place
+  const bool posts = !held_ && !failed_ && !ring_.closed();
+  if (posts) {
+    reap();
+    // Bytes of delivered batches go to holders that wait longer.
+    if (window_.contended()) window_.hold(in_flight(), pace_.workers(), true);
+    if (post_tickets() == Filled::kNoBytes) return;
+  }
+  window_.withdraw();
+  const uint64_t left = in_flight();
+  window_.hold(left, pace_.workers(), posts && (left != 0 || !exhausted()));
+}
+
+Scheduler::Filled Scheduler::post_tickets() {
+  while (in_flight() < window_.most(pace_.queue(), pace_.workers())) {
+    if (!next_to_post()) return Filled::kDone;
+    // The ring may be full, or a withdrawn ticket occupies the place.
+    if (!end_.can_post()) return Filled::kDone;
+    if (!window_.take_one_more(in_flight(), pace_.workers())) return Filled::kNoBytes;
     switch (post()) {
       case Tickets::Described::kEnd:
         known_end_ = next_.step;
         break;
       case Tickets::Described::kNotYet:
         undescribed_ = true;
-        return;
+        return Filled::kDone;
       case Tickets::Described::kFailed:
         failed_ = true;
-        return;
+        return Filled::kDone;
       case Tickets::Described::kPosted:
         ++next_.step;
         break;
     }
   }
+  return Filled::kDone;
 }
 
 // Moves next_ to a ticket that was not delivered, perhaps in the next epoch. False: there is none,
@@ -374,6 +390,8 @@ void Scheduler::seek(const Position& to, std::set<uint64_t> ahead) {
   }
   taken_ = 0;
   end_.advance_head(ring_.posted());
+  window_.withdraw();
+  window_.hold(0, pace_.workers(), false);
   position_ = to;
   ahead_ = std::move(ahead);
   start_epoch_at(to);

@@ -33,22 +33,28 @@ class Scheduler {
   struct Options {
     uint32_t queue = 10;   // batches finished and not yet delivered
     uint32_t workers = 1;  // each may have one more pending batch
-    uint64_t max_bytes = UINT64_MAX;
     bool ordered = true;
     bool pause_at_epochs = false;  // no batch of the next epoch is made before begin_epoch()
     uint32_t granule_rows = 1;     // rows per granule; 0: chosen per batch (BatchDivision)
     // Calls describe() only in poll(), never while a batch is being delivered. For tickets whose
     // describe() takes long and may be interrupted: then no batch is lost.
     bool describe_in_poll_only = false;
+    // At first one ticket per worker is in flight, then one more with each delivered batch. For
+    // one of many schedulers of a budget: the first does not take what others need a moment later.
+    bool slow_start = false;
     // Adapts the number of active workers and the queue to the consumer's speed, starting with the
     // values above. REQUIRED: the ring has space for the longest queue.
     std::optional<Tuner::Limits> tuning = std::nullopt;
+    // Called on any thread when there are bytes that the scheduler waits for: call poll() or
+    // make_ahead(). Empty: wakes wait(). As for ByteBudget::Holder.
+    std::function<void()> on_grant = nullptr;
   };
   enum class Poll { kBatch, kEpochEnd, kWait, kFailed };
 
-  // `discard`: releases the resources of a task's result (packets' blocks, objects).
-  Scheduler(TicketRing& ring, Allocator& arena, Tickets& tickets, const Options& options,
-            std::function<void(Task&)> discard);
+  // `budget`: of the batches in flight; must outlive this. `discard`: releases the resources of a
+  // task's result (packets' blocks, objects).
+  Scheduler(TicketRing& ring, Allocator& arena, Tickets& tickets, ByteBudget& budget,
+            const Options& options, std::function<void(Task&)> discard);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -56,10 +62,10 @@ class Scheduler {
   // `epoch`: the consumer's epoch; returns kEpochEnd after the position has left that epoch.
   Poll poll(uint64_t epoch);
   void wait(int64_t timeout_ns);
-  // Posts the tickets that there is space for, and wakes workers for them.
+  // Posts the tickets that there is space for, and wakes workers for them. Gives back the bytes of
+  // tickets that are no longer in flight.
   void make_ahead();
   uint64_t in_flight() const { return ring_.posted() - ring_.head() - taken_; }  // tickets
-  bool has_space() const { return in_flight() < window(); }
   // No more tickets of this epoch will be posted.
   bool exhausted() const {
     return held_ || failed_ || next_.epoch != position_.epoch || ended(next_);
@@ -109,7 +115,9 @@ class Scheduler {
  private:
   bool ended(const Position& at) const;  // no ticket of its epoch is left at or after `at`
   uint64_t window() const { return window_.size(pace_.queue(), pace_.workers()); }
+  enum class Filled : uint8_t { kDone, kNoBytes };
   void fill();
+  Filled post_tickets();
   void fill_ahead() {
     if (!options_.describe_in_poll_only) fill();
   }

@@ -42,10 +42,8 @@ class Tickets {
   virtual uint64_t input_bytes() const { return 0; }
   // An upper bound on the bytes that a worker uses beside a batch of `batch_bytes` while making it.
   virtual uint64_t work_bytes([[maybe_unused]] uint64_t batch_bytes) const { return 0; }
-  // Bytes of the budget that are not used for batches.
-  virtual uint64_t spent_bytes() const { return 0; }
-  // The number of tickets that may be in flight whatever the budget is.
-  virtual uint32_t least() const { return 1; }
+  // The bytes of delivered batches that still count.
+  virtual uint64_t kept_bytes() const { return 0; }
 };
 
 }  // namespace penstock

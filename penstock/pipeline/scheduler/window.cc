@@ -1,37 +1,76 @@
 #include "penstock/pipeline/scheduler/window.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "penstock/pipeline/scheduler/granules.h"
 
 namespace penstock {
 
-uint64_t TicketWindow::size(uint32_t queue, uint32_t workers) const {
-  uint64_t most = queue + workers;
+uint64_t TicketWindow::most(uint32_t queue, uint32_t workers) const {
+  const uint64_t most = uint64_t{queue} + workers, at_work = std::max(workers, 1u);
+  if (!holder_.budget().bounded()) return most;
   // The size of a batch is unknown at first: one batch per worker is allowed.
-  if (!sized_ && options_.max_bytes != UINT64_MAX) {
-    most = std::min<uint64_t>(most, std::max(workers, 1u));
-  }
-  // A ticket's input may use memory before the batch does.
-  const uint64_t input = tickets_.input_bytes();
-  const uint64_t batch = sized_ ? batch_bytes_ : input, bytes = input + batch;
-  if (bytes != 0) {
-    // At least least(), by default 1: the lowest undelivered ticket always gets its slot.
-    const uint64_t left = options_.max_bytes - std::min(options_.max_bytes, tickets_.spent_bytes());
-    most =
-        std::min(most, std::max<uint64_t>(fitting(left, bytes, tickets_.work_bytes(batch), workers),
-                                          tickets_.least()));
-  }
-  return most;
+  if (!sized_) return std::min(most, at_work);
+  return options_.slow_start ? std::min(most, at_work + delivered_) : most;
 }
 
-// The number of batches that fit into `left` bytes. Each worker makes one at a time, for which it
-// needs `work` additional bytes.
-uint64_t TicketWindow::fitting(uint64_t left, uint64_t bytes, uint64_t work,
-                               uint32_t workers) const {
-  const uint64_t at_work = std::max(workers, 1u);
-  const uint64_t made = left / (bytes + work);
-  return made < at_work ? made : (left - at_work * work) / bytes;
+// A ticket's input may use memory before the batch does. A batch of unknown size is estimated to be
+// as large as its input.
+uint64_t TicketWindow::ticket_bytes() const {
+  const uint64_t input = tickets_.input_bytes();
+  return input + (sized_ ? batch_bytes_ : input);
+}
+
+uint64_t TicketWindow::work_bytes() const {
+  return tickets_.work_bytes(sized_ ? batch_bytes_ : tickets_.input_bytes());
+}
+
+// Each worker makes one batch at a time, for which it needs additional bytes.
+uint64_t TicketWindow::bytes_of(uint64_t tickets, uint32_t workers) const {
+  const uint64_t at_work = std::min<uint64_t>(tickets, std::max(workers, 1u));
+  return tickets * ticket_bytes() + at_work * work_bytes();
+}
+
+uint64_t TicketWindow::size(uint32_t queue, uint32_t workers) const {
+  const uint64_t most = this->most(queue, workers), bytes = ticket_bytes();
+  if (bytes == 0) return most;
+  const uint64_t space = holder_.space(), kept = tickets_.kept_bytes();
+  const uint64_t left = space - std::min(space, kept);
+  const uint64_t at_work = std::max(workers, 1u), work = work_bytes();
+  uint64_t fit = left / (bytes + work);
+  if (fit >= at_work) fit = (left - at_work * work) / bytes;
+  return std::min(most, std::max<uint64_t>(fit, 1));
+}
+
+void TicketWindow::set_minimum(uint64_t bytes) {
+  if (bytes != minimum_) holder_.set_minimum(minimum_ = bytes);
+}
+
+bool TicketWindow::take_one_more(uint64_t in_flight, uint32_t workers) {
+  if (!holder_.budget().bounded()) return true;
+  set_minimum(bytes_of(1, workers));
+  const uint64_t needed = tickets_.kept_bytes() + bytes_of(in_flight + 1, workers);
+  if (needed <= held_) return true;
+  if (!holder_.take(needed - held_)) {
+    asks_ = true;
+    return false;
+  }
+  held_ = needed;
+  return true;
+}
+
+void TicketWindow::hold(uint64_t in_flight, uint32_t workers, bool more) {
+  if (!holder_.budget().bounded()) return;
+  const uint64_t needed = tickets_.kept_bytes() + bytes_of(in_flight, workers);
+  set_minimum(more || in_flight != 0 ? bytes_of(1, workers) : 0);
+  const uint64_t before = std::exchange(held_, needed);
+  if (needed > before) holder_.add(needed - before);
+  if (needed < before) holder_.give_back(before - needed);
+}
+
+void TicketWindow::withdraw() {
+  if (std::exchange(asks_, false)) holder_.withdraw();
 }
 
 uint32_t TicketWindow::granules_of(uint32_t rows, uint32_t queue, uint32_t workers) const {
@@ -60,6 +99,7 @@ uint64_t TicketWindow::row_ns() const {
 
 void TicketWindow::delivered(uint64_t bytes) {
   batch_bytes_ = std::max(batch_bytes_, bytes);
+  ++delivered_;
   sized_ = true;
 }
 

@@ -1,26 +1,43 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
+#include "penstock/memory/byte_budget.h"
 #include "penstock/pipeline/scheduler/tickets.h"
 #include "penstock/workers/ticket_ring.h"
 
 namespace penstock {
 
 // How many tickets may be in flight, and how a batch is divided among workers: from the queue, the
-// bytes budget, and the batches so far. The consumer's thread.
+// budget, and the batches so far. Holds the tickets' bytes in the budget, with one batch as the
+// minimum. The consumer's thread.
 class TicketWindow {
  public:
   struct Options {
-    uint64_t max_bytes = UINT64_MAX;
     uint32_t granule_rows = 1;  // rows per granule; 0: chosen per batch (BatchDivision)
+    bool slow_start = false;    // Scheduler::Options::slow_start
   };
-  TicketWindow(TicketRing& ring, const Tickets& tickets, const Options& options)
-      : ring_(ring), tickets_(tickets), options_(options) {}
+  // `on_grant`: as for ByteBudget::Holder.
+  TicketWindow(TicketRing& ring, const Tickets& tickets, ByteBudget& budget, const Options& options,
+               std::function<void()> on_grant)
+      : ring_(ring), tickets_(tickets), options_(options), holder_(budget, std::move(on_grant)) {}
 
-  // Tickets that may be in flight: `queue` batches that are finished and not yet delivered, and one
-  // more for each of `workers`.
+  // The most tickets that may be in flight, whatever their bytes: `queue` batches that are finished
+  // and not yet delivered, and one more for each of `workers`.
+  uint64_t most(uint32_t queue, uint32_t workers) const;
+  // How many of these there is space for now, if other holders take nothing more.
   uint64_t size(uint32_t queue, uint32_t workers) const;
+  // Takes bytes for one more ticket than `in_flight`. The first one always gets them. False: there
+  // is no space yet.
+  bool take_one_more(uint64_t in_flight, uint32_t workers);
+  // Holds the bytes of `in_flight` tickets. `more`: further tickets will be posted, so the minimum
+  // stays reserved.
+  void hold(uint64_t in_flight, uint32_t workers, bool more);
+  // No ticket needs bytes that take_one_more() did not get.
+  void withdraw();
+  // Another holder waits for bytes, or this one.
+  bool contended() const { return holder_.budget().contended(); }
   // The number of granules of a batch of `rows` rows.
   uint32_t granules_of(uint32_t rows, uint32_t queue, uint32_t workers) const;
 
@@ -36,7 +53,10 @@ class TicketWindow {
   uint64_t block_bytes() const { return block_bytes_; }
 
  private:
-  uint64_t fitting(uint64_t left, uint64_t bytes, uint64_t work, uint32_t workers) const;
+  uint64_t ticket_bytes() const;
+  uint64_t work_bytes() const;
+  uint64_t bytes_of(uint64_t tickets, uint32_t workers) const;
+  void set_minimum(uint64_t bytes);
   uint64_t row_ns() const;
 
   TicketRing& ring_;
@@ -44,8 +64,13 @@ class TicketWindow {
   const Options options_;
   uint64_t batch_bytes_ = 0;
   bool sized_ = false;
+  uint64_t delivered_ = 0;
   uint64_t block_bytes_ = 0;
   uint32_t block_rows_ = 0;  // of the batch with block_bytes_
+
+  ByteBudget::Holder holder_;
+  uint64_t held_ = 0, minimum_ = 0;  // as holder_ has them
+  bool asks_ = false;                // holder_ may wait, or have bytes set aside
 };
 
 }  // namespace penstock

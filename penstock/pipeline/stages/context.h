@@ -54,7 +54,7 @@ struct Context {
   const StageNumbers* stages = nullptr;
   // In a stream reader: workers make costly elements for these maps; nullptr: the reader makes
   // them.
-  const ParallelMaps* parallel_maps = nullptr;
+  ParallelMaps* parallel_maps = nullptr;
   // Failed elements are skipped where elements are stacked (the Loader's on_error). Fatal errors
   // are raised all the same.
   bool skip = false;

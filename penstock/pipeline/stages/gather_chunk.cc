@@ -21,14 +21,15 @@ uint64_t space_for_origins(uint64_t rows) { return 4096 + 16 * rows; }
 // In a stream chunk every leaf of varying length is ragged; the batch stage checks the lengths
 // later.
 GatherChunk::GatherChunk(const Context& context, const Streamed& stage, Allocator* arena,
-                         uint64_t max_space)
+                         uint64_t max_space, std::function<void(uint64_t bytes)> on_space)
     : scratch_(context.scratch),
       memory_(context.memory),
       spec_(stage.spec()),
       chunk_(scratch_),
       elements_(scratch_, Collector::Lengths::kAny, nullptr),
       arena_(arena),
-      max_space_(std::min(max_space, kMaxSpace)) {}
+      max_space_(std::min(max_space, kMaxSpace)),
+      on_space_(std::move(on_space)) {}
 
 // Pulls few elements at a time, because the stream's elements exist beside their copies.
 uint32_t GatherChunk::rows_to_pull(uint64_t wanted) const {
@@ -157,6 +158,7 @@ void GatherChunk::make_space(const SpecRef& spec, uint64_t rows) {
   space_.parts = {spec->bytes().size(), space_.layout.bytes(), space_for_origins(rows)};
   space_.memory = static_cast<std::byte*>(arena_->allocate(space_.parts.bytes()));
   space_.spec = spec;
+  if (on_space_ && space_.memory != nullptr) on_space_(space_.parts.bytes());
 }
 
 void GatherChunk::drop_space() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -49,9 +50,10 @@ class GatherChunk {
   // `context`'s scratch must outlive this. It holds the gathered elements until it is emptied,
   // which its owner does between stream chunks. `arena`: where stream chunks are allocated;
   // nullptr: unknown. It must outlive this. `max_space`: the largest chunk in bytes to allocate
-  // before all its elements are made.
+  // before all its elements are made. `on_space`: called with the bytes of a chunk when they are
+  // allocated before all its elements are made.
   GatherChunk(const Context& context, const Streamed& stage, Allocator* arena = nullptr,
-              uint64_t max_space = 0);
+              uint64_t max_space = 0, std::function<void(uint64_t bytes)> on_space = nullptr);
   ~GatherChunk() { drop_space(); }
 
   struct Wanted {
@@ -82,7 +84,6 @@ class GatherChunk {
    private:
     GatherChunk& gathered_;
   };
-  uint64_t space_bytes() const { return space_.memory == nullptr ? 0 : space_.parts.bytes(); }
 
  private:
   uint64_t take_losses(const Wanted& wanted, uint32_t count, Gathered& gathered);
@@ -102,6 +103,7 @@ class GatherChunk {
 
   Allocator* const arena_;
   const uint64_t max_space_;
+  const std::function<void(uint64_t bytes)> on_space_;
   struct Space {
     std::byte* memory = nullptr;  // nullptr: no space
     SpecRef spec;

@@ -8,8 +8,22 @@ namespace penstock {
 // idle while the stream reader packs a batch.
 uint32_t ParallelMaps::queue_of(uint32_t workers) { return std::max(4 * workers, 16u); }
 
-uint64_t ParallelMaps::chunk_bytes() const {
-  return budget_.max_bytes() / 2 / std::max<uint64_t>(maps_.size(), 1);
+uint64_t ParallelMaps::unknown_bytes() const {
+  constexpr uint64_t kLeast = 64 << 10, kMost = 4 << 20;
+  return std::max(element_bytes_, std::clamp(budget_.total() / 16, kLeast, kMost));
+}
+
+void ParallelMaps::on_grant() {
+  granted_.store(true, std::memory_order_release);
+  if (wake_) wake_();
+}
+
+void ParallelMaps::use_grants() {
+  if (reading_ != 0) return;
+  const Reading reading(*this);
+  while (granted_.exchange(false, std::memory_order_acq_rel)) {
+    for (size_t i = 0; i < readers_.size(); ++i) readers_[i]->use_grant();
+  }
 }
 
 std::vector<uint32_t> ParallelMaps::lanes_for(size_t maps, uint32_t workers) {

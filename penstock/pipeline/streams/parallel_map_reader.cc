@@ -15,68 +15,45 @@ namespace penstock {
 
 ParallelMapReader::ParallelMapReader(uint32_t number, SpecRef spec, const Context& context)
     : maps_(*context.parallel_maps),
-      budget_(maps_.budget()),
       made_(maps_.made(number)),
       lane_(maps_.lane(number)),
       spec_(std::move(spec)),
       schema_(spec_, "stream", made_.chain().decision()),
       scheduler_(
-          lane_, maps_.arena(), *this,
+          lane_, maps_.arena(), *this, maps_.budget(),
           [&] {
             Scheduler::Options of;
             of.queue = maps_.queue();
             of.workers = maps_.workers();
-            of.max_bytes = budget_.max_bytes();
             of.pause_at_epochs = true;
+            of.slow_start = true;
+            of.on_grant = [this] {
+              granted_.store(true, std::memory_order_release);
+              maps_.on_grant();
+            };
             return of;
           }(),
           [this](Task& task) { maps_.results().take(task); }),
-      part_(budget_,
-            [this] {
-              scheduler_.make_ahead();
-              count();
-            }),
       own_(context.over(scratch_)) {
+  maps_.add_reader(this);
   if (made_.stream == nullptr) return;
   source_ = made_.stream->open(own_);
-  gathered_.emplace(own_, *made_.stream, &maps_.arena(), budget_.max_bytes());
+  gathered_.emplace(own_, *made_.stream, &maps_.arena(), maps_.budget().total());
 }
 
 // REQUIRED: the workers have ended, or the ring is closed, so that no further task finishes.
-ParallelMapReader::~ParallelMapReader() { scheduler_.drain(); }
-
-// The estimate for an element and its input before the first element is made. It uses the elements
-// of other parallel maps.
-uint64_t ParallelMapReader::unknown() const {
-  // A large estimate, so that only a few elements are started unless there is much space.
-  const uint64_t some = std::clamp<uint64_t>(part_.share(), 64 << 10, 4 << 20);
-  return input_bytes_ + std::max(budget_.element_bytes(), some);
+ParallelMapReader::~ParallelMapReader() {
+  maps_.remove_reader(this);
+  scheduler_.drain();
 }
 
 // The scheduler estimates a batch of unknown size to be as large as its input.
 uint64_t ParallelMapReader::input_bytes() const {
-  return scheduler_.sized() ? input_bytes_ : unknown() / 2;
+  return scheduler_.sized() ? input_bytes_ : (input_bytes_ + maps_.unknown_bytes()) / 2;
 }
 
-uint64_t ParallelMapReader::spent_bytes() const {
-  const uint64_t all = budget_.max_bytes();
-  return all - std::min(all, part_.most(each(), taken_bytes_));
-}
-
-// Bytes of a pending or finished element together with its input.
-uint64_t ParallelMapReader::each() const {
-  return scheduler_.sized() ? scheduler_.typical_bytes() + input_bytes_ : unknown();
-}
-
-bool ParallelMapReader::empty() const {
-  return !over_ && scheduler_.in_flight() == 0 && !scheduler_.exhausted();
-}
-
-// Updates the bytes in use. A map waits if it has no element and no space for one.
-void ParallelMapReader::count() {
-  part_.is(taken_bytes_ + scheduler_.in_flight() * each());
-  const bool wants = !asked_ && empty() && !scheduler_.has_space();
-  part_.wait(wants && part_.may_have(taken_bytes_ + each()));
+void ParallelMapReader::use_grant() {
+  if (granted_.exchange(false, std::memory_order_acq_rel)) scheduler_.make_ahead();
 }
 
 // ---- tickets -----------------------------------------------------------------------------------
@@ -90,7 +67,7 @@ Tickets::Described ParallelMapReader::describe(const Position&, BatchEntry& entr
   entry.rows = 1;
   if (source_ == nullptr) return Described::kPosted;
   if (!read_.empty() && read_.back().thrown) return Described::kFailed;
-  const ParallelMapBudget::Reading reading(budget_);
+  const ParallelMaps::Reading reading(maps_);
   Read& next = read_.emplace_back();
   try {
     next.before = {{"ordinal", ordinal_}, {"state", source_->save()}};
@@ -130,15 +107,13 @@ Tickets::Described ParallelMapReader::read(BatchEntry& entry) {
 // ---- elements ----------------------------------------------------------------------------------
 
 void ParallelMapReader::begin(uint64_t epoch) {
-  const ParallelMapBudget::Reading reading(budget_);
-  part_.wait(false);
+  const ParallelMaps::Reading reading(maps_);
   if (source_ != nullptr) source_->begin(epoch);
   go_to(epoch, 0);
 }
 
 void ParallelMapReader::load(uint64_t epoch, const State& state) {
-  const ParallelMapBudget::Reading reading(budget_);
-  part_.wait(false);
+  const ParallelMaps::Reading reading(maps_);
   uint64_t step = 0;
   if (source_ == nullptr) {
     step = count_in(state, "index");
@@ -163,9 +138,6 @@ void ParallelMapReader::go_to(uint64_t epoch, uint64_t step) {
   schema_.begin();
   scheduler_.seek({epoch, 0, step});
   begun_ = false;
-  asked_ = over_ = false;
-  part_.is(0);
-  part_.wait(false);
 }
 
 State ParallelMapReader::save() const {
@@ -184,19 +156,15 @@ void ParallelMapReader::release() {
   if (taken_.empty()) return;
   taken_.clear();
   taken_bytes_ = 0;
-  part_.is(scheduler_.in_flight() * each());
-  // There may be space now, but maps that have waited longer come first.
-  part_.wait(empty() && part_.may_have(each()));
-  budget_.grant_space();
+  scheduler_.make_ahead();
+  maps_.use_grants();
 }
 
 uint32_t ParallelMapReader::next(uint32_t most, Chunk& out) {
   taken_.clear();
   taken_bytes_ = 0;
-  asked_ = true;
-  count();
   if (!std::exchange(begun_, true)) scheduler_.begin_epoch();
-  const uint64_t enough = maps_.chunk_bytes();
+  const uint64_t enough = own_.chunk_bytes();
   for (bool over = false; !over && taken_.size() < most && taken_bytes_ <= enough;) {
     if (lane_.closed()) throw Error(Code::kClosed, "stream", "the loader was closed");
     const Scheduler::Poll found = scheduler_.poll(epoch_);
@@ -210,14 +178,12 @@ uint32_t ParallelMapReader::next(uint32_t most, Chunk& out) {
         if (!over) wait();
         break;
       default:
-        over = over_ = true;
+        over = true;
         break;
     }
   }
-  asked_ = false;
-  budget_.saw_element(scheduler_.typical_bytes());
-  count();
-  budget_.grant_space();
+  maps_.saw_element(scheduler_.typical_bytes());
+  maps_.use_grants();
   const auto rows = static_cast<uint32_t>(taken_.size());
   if (rows == 0) return 0;
   out.reset(spec_, rows);
@@ -274,7 +240,6 @@ void ParallelMapReader::take_ticket() {
   BatchEntry& entry = scheduler_.current();
   Task& task = lane_.task_at(scheduler_.current_seq(), 0);
   Taken& taken = taken_.emplace_back();
-  asked_ = false;
   taken.position = entry.step;
   const uint64_t bytes = task.bytes;
   if (task.kind == ResultKind::kRows) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -20,7 +21,7 @@ namespace penstock {
 // one element: an element of an indexed stage, by its position, or an element of a stream with a
 // tail, whose input was read ahead. For streams the place before each pending element is stored, so
 // save() is exact however far ahead the workers are. Runs on the stream reader's thread.
-class ParallelMapReader : public ElementReader, private Tickets {
+class ParallelMapReader : public ElementReader, private Tickets, private ParallelMaps::Reader {
  public:
   ParallelMapReader(uint32_t number, SpecRef spec, const Context& context);
   ~ParallelMapReader() override;
@@ -53,15 +54,11 @@ class ParallelMapReader : public ElementReader, private Tickets {
   std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) override;
   Described describe(const Position& at, BatchEntry& entry) override;
   uint64_t input_bytes() const override;
-  uint64_t spent_bytes() const override;
-  uint32_t least() const override { return asked_ ? 1 : 0; }
+  uint64_t kept_bytes() const override { return taken_bytes_; }
+  void use_grant() override;
   bool ready() override { return !read_.empty() && !read_.front().posted; }
 
   State place() const;
-  uint64_t unknown() const;
-  uint64_t each() const;
-  bool empty() const;  // more elements exist, but none is pending or finished
-  void count();
   Described read(BatchEntry& entry);
   void wait();
   bool take_read();
@@ -69,12 +66,12 @@ class ParallelMapReader : public ElementReader, private Tickets {
   ParallelMapResult failure_of(Task& task, uint64_t position);
   void go_to(uint64_t epoch, uint64_t step);
 
-  const ParallelMaps& maps_;
-  ParallelMapBudget& budget_;
+  ParallelMaps& maps_;
   const Built& made_;
   TicketRing& lane_;
   SpecRef spec_;
   SchemaChecker schema_;
+  std::atomic<bool> granted_ = false;  // bytes that the scheduler waited for
   Scheduler scheduler_;
   uint64_t epoch_ = 0;
   uint64_t next_ = 0;  // index of the next element, counting failed ones; indexed stages only
@@ -82,10 +79,7 @@ class ParallelMapReader : public ElementReader, private Tickets {
   std::vector<Taken> taken_;  // elements that the last chunk has views of
   uint64_t taken_bytes_ = 0;  // bytes of taken_
   uint64_t input_bytes_ = 0;  // of the largest stream chunk
-  bool asked_ = false;        // next() waits for an element
-  bool over_ = false;
-  SpecRef inferred_;  // spec of the last element
-  ParallelMapBudget::Part part_;
+  SpecRef inferred_;          // spec of the last element
 
   // For a stream with a tail:
   Scratch scratch_;

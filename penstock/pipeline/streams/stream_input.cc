@@ -33,6 +33,7 @@ bool StreamInput::more() {
   released_ = false;
   count_ = reader_->next(most_, hidden_ ? whole_ : chunk_);
   if (hidden_ && count_ > 0) leaf_.split(whole_, chunk_);
+  open_.read();
   over_ = count_ == 0;
   if (over_) {
     release();

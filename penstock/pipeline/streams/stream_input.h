@@ -73,7 +73,7 @@ class StreamInput {
  private:
   SpecRef spec_;
   const bool hidden_;
-  const StreamMemory::Input open_;
+  StreamMemory::Input open_;
   Scratch scratch_;
   Context own_;
   StageClock::Kind pulls_;

@@ -128,7 +128,8 @@ class Listed {
         arena_(Region::create(Region::Kind::kPrivate)),
         rows_(arena_),
         tickets_(plan_, false),
-        scheduler_(*ring_, arena_, tickets_, options(), [](Task& task) { take_outcome(task); }),
+        scheduler_(*ring_, arena_, tickets_, budget_, options(),
+                   [](Task& task) { take_outcome(task); }),
         output_(plan_, 0, scheduler_, tickets_),
         worker_(worker_of_plan(plan_, {}, *ring_, [] { return LocalTransport().outlet(); })) {
     tickets_.set_describer(std::make_unique<FixedLists>(std::move(lists), arena_));
@@ -172,6 +173,7 @@ class Listed {
   Allocator arena_;
   LocalMemory rows_;
   PlanTickets tickets_;
+  ByteBudget budget_{UINT64_MAX};
   Scheduler scheduler_;
   PlanOutput output_;
   std::unique_ptr<TicketRunner> worker_;

@@ -253,7 +253,8 @@ TEST_P(FeedsWorkers, of_a_stream_and_of_single_elements) {
 // A source of batches of some bytes, pass after pass.
 class Numbered : public FeedsHub::Source {
  public:
-  Numbered(uint64_t batches, uint64_t bytes) : batches_(batches), bytes_(bytes) {}
+  Numbered(uint64_t batches, uint64_t bytes, uint64_t max_bytes = UINT64_MAX)
+      : batches_(batches), bytes_(bytes), budget_(max_bytes) {}
   void begin_pass() override {
     EXPECT_EQ(at_work_.exchange(true), false) << "one at a time";
     next_ = 0;
@@ -271,9 +272,11 @@ class Numbered : public FeedsHub::Source {
   FeedsHub::Place place() override { return {}; }
   void restore(const LoaderState&) override {}
   void close() override {}
+  ByteBudget& budget() override { return budget_; }
 
  private:
   const uint64_t batches_, bytes_;
+  ByteBudget budget_;
   uint64_t next_ = 0;
   std::atomic<bool> at_work_{false};
 };
@@ -282,9 +285,8 @@ TEST(FeedsHub, bytes_that_wait_are_bounded) {
   FeedsHub::Options options;
   options.consumers = 2;
   options.most = 100;
-  options.most_bytes = 200;
   options.own_patience_ns = 1'000'000;
-  FeedsHub hub(std::make_unique<Numbered>(100, 60), options);
+  FeedsHub hub(std::make_unique<Numbered>(100, 60, 240), options);
   FeedsHub::Item item;
   std::string text;
   EXPECT_EQ(hub.next(1, -1, item), FeedsHub::Next::kBatch);
@@ -296,6 +298,23 @@ TEST(FeedsHub, bytes_that_wait_are_bounded) {
   }
   EXPECT_NE(text.find("for which 3 batches wait; this thread used both"), std::string::npos)
       << text;
+}
+
+TEST(FeedsHub, one_batch_of_each_consumer_may_wait_however_little_space_there_is) {
+  FeedsHub::Options options;
+  options.consumers = 4;
+  auto source = std::make_unique<Numbered>(100, 60, 1);
+  const ByteBudget& budget = source->budget();
+  FeedsHub hub(std::move(source), options);
+  FeedsHub::Item item;
+  EXPECT_EQ(hub.next(3, -1, item), FeedsHub::Next::kBatch);
+  EXPECT_EQ(*static_cast<uint64_t*>(item.value.get()), 3u);
+  EXPECT_EQ(budget.used(), 4 * 60u) << "reserved for each";
+  EXPECT_EQ(hub.next(3, 1'000'000, item), FeedsHub::Next::kWait);
+  for (uint32_t c = 0; c < 3; ++c) EXPECT_EQ(hub.next(c, -1, item), FeedsHub::Next::kBatch);
+  EXPECT_EQ(hub.next(3, -1, item), FeedsHub::Next::kBatch);
+  hub.close(2);
+  EXPECT_EQ(budget.used(), 3 * 60u);
 }
 
 TEST(FeedsHub, whatever_consumers_do_nobody_hangs_and_batches_are_counted) {

@@ -42,6 +42,56 @@ TEST(Scheduler, the_budget_of_bytes_bounds_it_too_but_for_one) {
   }
 }
 
+TEST(Scheduler, bytes_that_another_holder_gives_back_are_for_further_tickets) {
+  World world({.length = 60, .queue = 6, .max_bytes = 4 * kRowBytes});
+  ByteBudget::Holder other(world.budget(), nullptr);
+  ASSERT_TRUE(other.take(2 * kRowBytes));
+  world.scheduler().begin_epoch();
+  for (int i = 0; i < 10; ++i) world.take(0);
+  EXPECT_EQ(world.in_flight(), 2u);
+  other.give_back(2 * kRowBytes);
+  world.scheduler().make_ahead();
+  EXPECT_EQ(world.in_flight(), 4u);
+  EXPECT_EQ(world.budget().used(), 4 * kRowBytes);
+}
+
+TEST(Scheduler, a_holder_that_waits_gets_the_bytes_of_delivered_batches) {
+  World world({.length = 60, .queue = 6, .max_bytes = 4 * kRowBytes});
+  ByteBudget::Holder other(world.budget(), nullptr);
+  world.scheduler().begin_epoch();
+  for (int i = 0; i < 10; ++i) world.take(0);
+  EXPECT_EQ(world.in_flight(), 4u);
+  EXPECT_FALSE(other.take(3 * kRowBytes));
+  for (int i = 0; i < 5; ++i) world.take(0);
+  EXPECT_EQ(world.in_flight(), 1u) << "the minimum is left";
+  EXPECT_TRUE(other.take(3 * kRowBytes));
+  EXPECT_EQ(world.budget().used(), 4 * kRowBytes);
+  other.give_back(3 * kRowBytes);
+  world.take(0);
+  EXPECT_EQ(world.in_flight(), 4u);
+}
+
+TEST(Scheduler, with_a_slow_start_each_delivered_batch_brings_one_ticket_more) {
+  World world(
+      {.length = 60, .queue = 6, .workers = 2, .max_bytes = 100 * kRowBytes, .slow_start = true});
+  world.scheduler().begin_epoch();
+  for (uint64_t delivered = 0; delivered < 20; ++delivered) {
+    EXPECT_EQ(world.in_flight(), std::min<uint64_t>(8, 2 + delivered));
+    world.take(0);
+  }
+}
+
+TEST(Scheduler, tickets_that_were_withdrawn_hold_no_bytes) {
+  World world({.length = 60, .queue = 6, .max_bytes = 4 * kRowBytes, .pause = true});
+  world.scheduler().begin_epoch();
+  for (int i = 0; i < 10; ++i) world.take(0);
+  EXPECT_EQ(world.budget().used(), 4 * kRowBytes);
+  world.scheduler().seek({0, 0, 3});
+  EXPECT_EQ(world.budget().used(), 0u);
+  world.scheduler().begin_epoch();
+  EXPECT_EQ(world.budget().used(), 4 * kRowBytes);
+}
+
 TEST(Scheduler, batches_that_count_no_bytes_fill_the_queue_too) {
   World world({.length = 30, .queue = 6, .max_bytes = 1000});
   world.scheduler().begin_epoch();

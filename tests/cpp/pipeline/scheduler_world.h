@@ -26,6 +26,7 @@ struct Settings {
   uint32_t granule_rows = 1;
   size_t arena_bytes = SIZE_MAX;
   bool shared = false;  // the ring: as for workers that are processes
+  bool slow_start = false;
 };
 
 // Writes rows whose bytes are the step; whole items are packets with their position.
@@ -59,22 +60,25 @@ class World {
         arena_(Region::create(Region::Kind::kPrivate), {.max_bytes = s.arena_bytes}),
         memory_(arena_),
         writes_(rows),
-        scheduler_(*ring_, arena_, *tickets_, options_of(s), [this](Task&) { ++discarded_; }) {}
+        budget_(s.max_bytes),
+        scheduler_(*ring_, arena_, *tickets_, budget_, options_of(s),
+                   [this](Task&) { ++discarded_; }) {}
 
   static Scheduler::Options options_of(const Settings& s) {
     Scheduler::Options options;
     options.queue = s.queue;
     options.workers = s.workers;
-    options.max_bytes = s.max_bytes;
     options.ordered = s.ordered;
     options.pause_at_epochs = s.pause;
     options.granule_rows = s.granule_rows;
+    options.slow_start = s.slow_start;
     return options;
   }
 
   Scheduler& scheduler() { return scheduler_; }
   TicketRing& ring() { return *ring_; }
   Allocator& arena() { return arena_; }
+  ByteBudget& budget() { return budget_; }
   int discarded() const { return discarded_; }
 
   uint64_t in_flight() { return ring_->posted() - ring_->head(); }
@@ -133,6 +137,7 @@ class World {
   LocalMemory memory_;
   Writes writes_;
   int discarded_ = 0;
+  ByteBudget budget_;
   Scheduler scheduler_;
   Lease lease_;
 };

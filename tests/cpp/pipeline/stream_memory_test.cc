@@ -83,10 +83,45 @@ TEST(StreamMemory, many_inputs_pull_less_each) {
     inputs.push_back(std::make_unique<StreamMemory::Input>(&memory));
     inputs.push_back(std::make_unique<StreamMemory::Input>(&any));
   }
-  EXPECT_EQ(memory.chunk_bytes(), kMiB / 4);
+  EXPECT_EQ(memory.chunk_bytes(), kMiB / 16);
   EXPECT_EQ(any.chunk_bytes(), kMiB);
-  inputs.resize(16);
+  inputs.resize(4);
   EXPECT_EQ(memory.chunk_bytes(), kMiB);
+}
+
+TEST(StreamMemory, an_input_that_was_not_read_yet_counts_as_one_element_in_the_budget) {
+  ByteBudget budget(100 * kMiB);
+  ByteBudget::Holder holder(budget, nullptr);
+  StreamMemory memory(100 * kMiB, &holder);
+  StreamMemory::Input one(&memory);
+  {
+    StreamMemory::Input other(&memory);
+    EXPECT_EQ(budget.used(), 0u) << "the size is unknown";
+    memory.saw_element(1000);
+    memory.saw_element(500);
+    EXPECT_EQ(budget.used(), 2000u);
+    one.read();
+    one.read();
+    EXPECT_EQ(budget.used(), 1000u);
+  }
+  EXPECT_EQ(budget.used(), 0u);
+  EXPECT_EQ(memory.bytes(), 0u);
+}
+
+TEST(StreamMemory, its_bytes_are_in_the_budget_and_the_peak_is_kept) {
+  ByteBudget budget(100 * kMiB);
+  ByteBudget::Holder holder(budget, nullptr);
+  StreamMemory memory(100 * kMiB, &holder);
+  {
+    Scratch scratch;
+    scratch.count_in(&memory);
+    scratch.take(kMiB);
+    EXPECT_GE(budget.used(), kMiB);
+    EXPECT_EQ(budget.used(), memory.bytes());
+  }
+  EXPECT_EQ(budget.used(), 0u);
+  EXPECT_GE(memory.take_peak(), kMiB);
+  EXPECT_EQ(memory.take_peak(), 0u);
 }
 
 // ---- stream readers
@@ -110,7 +145,7 @@ std::vector<Dataset> many(size_t inputs, uint64_t bytes) {
 struct Pass {
   std::vector<int64_t> numbers;  // the first number of each element
   std::vector<StreamReader::Place> places;
-  uint64_t most = 0, most_excess = 0;  // bytes
+  uint64_t most = 0, most_used = 0;  // bytes of the stages, and of the budget
 };
 
 // In one thread.
@@ -119,13 +154,13 @@ Pass pass_of(const Dataset& dataset, uint64_t max_bytes,
   auto plan = std::make_shared<const Plan>(*dataset.node());
   Allocator arena(Region::create(Region::Kind::kPrivate));
   StreamReader::Options options;
-  options.max_bytes = max_bytes;
-  StreamReader reader(plan, options, arena, [] {});
+  ByteBudget budget(max_bytes);
+  StreamReader reader(plan, options, arena, budget, [] {});
   reader.start(0, from.value_or(StreamReader::Place()));
   Pass pass;
   while (std::optional<StreamReader::Made> made = reader.take()) {
     pass.most = std::max(pass.most, reader.memory().bytes());
-    pass.most_excess = std::max(pass.most_excess, reader.excess());
+    pass.most_used = std::max(pass.most_used, budget.used());
     EXPECT_FALSE(made->failure);
     if (made->end) break;
     std::byte* memory = arena.region()->base() + made->offset;
@@ -162,19 +197,21 @@ class ManyInputs : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(, ManyInputs, ::testing::Values("sample_from", "interleave", "function"),
                          [](const auto& param) { return std::string(param.param); });
 
-TEST_P(ManyInputs, have_no_more_than_their_share_and_one_element_each) {
+TEST_P(ManyInputs, have_no_more_than_an_eighth_of_the_budget_and_one_element_each) {
   for (const uint64_t bytes : {kMiB, kMiB / 8}) {
-    for (const uint64_t share : {kMiB, 8 * kMiB, 64 * kMiB}) {
-      const Pass pass = pass_of(of(bytes), share);
+    for (const uint64_t total : {kMiB, 8 * kMiB, 64 * kMiB, 256 * kMiB}) {
+      const Pass pass = pass_of(of(bytes), total);
       EXPECT_EQ(pass.numbers.size(), size_t{16} * kEach);
       // In addition to the inputs there are copies of a stream chunk's elements. A chunk may have
       // one element more, and scratch has at least 64 KiB.
       const uint64_t stream_chunk = 4 * bytes;
       const uint64_t least = 2 * 16 * (bytes + 80 * 1024);  // an interleave's filters have inputs
-      EXPECT_LE(pass.most, std::max(share / 2 + 2 * bytes, least) + 2 * stream_chunk)
-          << bytes << " of " << share;
-      // Stream chunks with their headers stay within this limit, too.
-      EXPECT_LE(pass.most_excess, pass.most + 2 * stream_chunk + 4096 - std::min(share, pass.most));
+      EXPECT_LE(pass.most, std::max(total / 8 + 2 * bytes, least) + 2 * stream_chunk)
+          << bytes << " of " << total;
+      // The elements and one stream chunk are counted, with its header.
+      EXPECT_GE(pass.most_used, pass.most);
+      EXPECT_LE(pass.most_used,
+                std::max({total / 8 + 2 * bytes, total / 2, least}) + 5 * (stream_chunk + 4096));
     }
   }
 }
@@ -197,7 +234,7 @@ TEST_P(ManyInputs, give_the_same_with_any_share_and_go_on_from_each_other_s_plac
 TEST(StreamMemory, small_elements_are_pulled_as_ever) {
   const Pass pass = pass_of(Dataset::sample_from(many(16, 64), {.seed = 3}).batch(4), 64 * kMiB);
   EXPECT_EQ(pass.numbers.size(), size_t{16} * kEach);
-  EXPECT_EQ(pass.most_excess, 0u);
+  EXPECT_LE(pass.most_used, 40 * kMiB) << "half is reserved until the size is known";
 }
 
 // Intermediate results of small elements are in memory, too.
@@ -208,7 +245,7 @@ TEST(StreamMemory, small_elements_made_of_large_ones_are_pulled_a_few_at_a_time)
     return Example{{"", number}};
   };
   Dataset dataset = large_of(0, kMiB).map(first).filter(test::odd).batch(4);
-  const Pass pass = pass_of(dataset, 8 * kMiB);
+  const Pass pass = pass_of(dataset, 32 * kMiB);
   EXPECT_EQ(pass.numbers.size(), size_t{kEach} / 2);
   EXPECT_LE(pass.most, 5 * kMiB);
 }

@@ -43,9 +43,9 @@ Gone through(const Dataset& dataset, std::vector<StreamReader::Place>* places = 
   Allocator arena(Region::create(Region::Kind::kPrivate));
   {
     StreamReader::Options options;
-    options.max_bytes = 4 * kMiB;
-    options.all_bytes = 32 * kMiB;
-    StreamReader reader(std::make_shared<const Plan>(*dataset.node()), options, arena, [] {});
+    ByteBudget budget(32 * kMiB);
+    StreamReader reader(std::make_shared<const Plan>(*dataset.node()), options, arena, budget,
+                        [] {});
     reader.start(0, from.value_or(StreamReader::Place()));
     while (std::optional<StreamReader::Made> made = reader.take()) {
       gone.most_bytes = std::max(gone.most_bytes, reader.memory().bytes());
@@ -115,10 +115,9 @@ TEST(StreamChunk, one_that_fails_keeps_no_space) {
   };
   Allocator arena(Region::create(Region::Kind::kPrivate));
   StreamReader::Options options;
-  options.max_bytes = 4 * kMiB;
-  options.all_bytes = 32 * kMiB;
+  ByteBudget budget(32 * kMiB);
   const Dataset dataset = large(12, at_six).filter(true_of).batch(4);
-  StreamReader reader(std::make_shared<const Plan>(*dataset.node()), options, arena, [] {});
+  StreamReader reader(std::make_shared<const Plan>(*dataset.node()), options, arena, budget, [] {});
   reader.start(0, StreamReader::Place());
   const std::optional<StreamReader::Made> first = reader.take();
   ASSERT_TRUE(first && !first->failure);
