@@ -1,6 +1,4 @@
-
 #include "penstock/io/arrow.h"
-#include "penstock/io/arrow_check.h"
 
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
@@ -17,6 +15,7 @@
 #include "numpy_api.h"
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
+#include "penstock/io/arrow_check.h"
 #include "penstock/pipeline/sources/arrow_leaf.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "references.h"
