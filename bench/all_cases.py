@@ -26,6 +26,7 @@ from cases import (
     parquet,
     population,
     publish,
+    resident,
     samples,
     server,
     server_kill,
@@ -71,6 +72,7 @@ _MODULES = (
     loop,
     counters,
     device_staging,
+    resident,
 )
 
 CASES: dict[str, Case] = {case.key: case for module in _MODULES for case in module.CASES}

@@ -35,6 +35,7 @@ __all__ = [
     "bytes",
     "cast",
     "decode_raw",
+    "device",
     "errors",
     "example",
     "float32",
@@ -56,7 +57,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from . import errors, image, jax, keras, torch, train
+    from . import device, errors, image, jax, keras, torch, train
     from ._engine import Permutation, rng
     from .base.element_spec import TensorSpec
     from .base.ragged import Ragged, ragged
@@ -112,7 +113,7 @@ _HOMES = {
     "threadsafe": "streams",
     "write": "writers",
 }
-_MODULES = ("errors", "image", "jax", "keras", "torch", "train")
+_MODULES = ("device", "errors", "image", "jax", "keras", "torch", "train")
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
+from penstock.device.permutation import torch_permuted  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -104,3 +105,29 @@ def test_all_batches_may_be_kept():
     with penstock.torch.feed(rows(), device="cuda", workers=4) as feed:
         kept = list(feed)
     assert [int(batch["y"][0]) for batch in kept] == list(range(0, 512, 8))
+
+
+@pytest.mark.parametrize("length", [1, 200, 256, 257, 60_000])
+def test_the_order_of_an_epoch_is_that_of_the_engine(length):
+    order = torch_permuted(length, 7, 3, torch.arange(length, device="cuda"))
+    wanted = penstock.Permutation(length, 7, 3).take(0, length)
+    assert np.array_equal(order.cpu().numpy(), wanted.astype(np.int64))
+
+
+@pytest.mark.parametrize("most", [None, 1 << 20], ids=["all fit", "some fit"])
+def test_rows_that_stay_have_the_order_of_the_host(most):
+    values = np.arange(1000 * 1000, dtype=np.float32).reshape(-1, 1000)
+    dataset = penstock.Dataset.arrays({"x": values, "y": np.arange(1000)}).shuffle(seed=1).batch(64)
+    with (
+        penstock.device.resident(dataset, "cuda", max_bytes=most) as kept,
+        dataset.build(workers=0) as host,
+    ):
+        for epoch in range(3):
+            for batch, wanted in zip(kept, host, strict=True):
+                assert batch["x"].device == torch.device("cuda", 0)
+                assert batch["y"].tolist() == wanted["y"].tolist(), epoch
+                assert np.array_equal(batch["x"].cpu().numpy(), wanted["x"])
+            if epoch == 0:
+                sent = kept.stats()["link_bytes"]
+        if most is None:
+            assert kept.stats()["link_bytes"] == sent == values.nbytes + 1000 * 8

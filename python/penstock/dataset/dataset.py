@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..loader.options import RunOptions
     from ..loader.source import SourceInfo
     from .passes import DatasetIterator
+    from .row_order import RowOrder
 
 
 _BATCHING = ("batch", "rebatch", "padded_batch", "ragged_batch", "bucket_by_length")
@@ -148,6 +149,12 @@ class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
         from ..feeds import Feeds
 
         return Feeds(self, n, patience, devices, **options)
+
+    def _row_order(self, operation: str) -> RowOrder:
+        """The chain's rows, and their order in an epoch, for consumers that keep the rows."""
+        from .row_order import row_order
+
+        return row_order(self, operation)
 
     def cardinality(self) -> float | None:
         """Batches (or elements) of a pass; ``math.inf``: endless; None: unknown."""

@@ -6,21 +6,26 @@ from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
 
-class RunOptions(TypedDict, total=False):
-    """The options of a Loader that are valid for a Dataset. See `penstock.Loader`."""
+class WorkerOptions(TypedDict, total=False):
+    """The options of a Loader that concern its workers. See `penstock.Loader`."""
 
     seed: int
     workers: int | None
     use_multiprocessing: bool | None
     start_method: str
     max_queue_size: int | None
-    max_bytes: int | None
-    ordered: bool
-    on_error: str
     retries: int
     timeout: float | None
     progress: bool
     worker_init: Callable[[int], Any] | None
+
+
+class RunOptions(WorkerOptions, total=False):
+    """The options of a Loader that are valid for a Dataset. See `penstock.Loader`."""
+
+    max_bytes: int | None
+    ordered: bool
+    on_error: str
 
 
 class LoaderOptions(RunOptions, total=False):
