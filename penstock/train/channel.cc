@@ -78,6 +78,7 @@ bool Channel::has_items() const {
 Items Channel::take(uint64_t most) {
   uint64_t queued = 0, bytes = 0, filled = 0;
   for (const auto& producer : rings_) {
+    count_passed(*producer);
     const uint64_t here = producer->evicted ? 0 : producer->ring.queued();
     if (here == 0) continue;
     queued += here;
@@ -165,10 +166,15 @@ SpecRef Channel::spec_of(ProducerRing& producer, const Ring::Record& record) {
   return producer.spec = specs_[std::move(key)] = std::move(made);
 }
 
-ProducerCounts Channel::counts(ProducerRing& producer) const {
-  // The ring's counts wrap around; this is called often enough to see every wrap.
+// The ring's counts wrap around after 2^36 records: every take() calls this, so none is missed.
+uint64_t Channel::count_passed(ProducerRing& producer) const {
   const uint64_t head = producer.ring.head().count;
   producer.passed += (head - producer.passed) & Ring::kCountMask;
+  return head;
+}
+
+ProducerCounts Channel::counts(ProducerRing& producer) const {
+  const uint64_t head = count_passed(producer);
   const uint64_t queued = (producer.ring.tail().count - head) & Ring::kCountMask;
   return {.pid = producer.pid,
           .alive = producer.alive,

@@ -102,6 +102,7 @@ class Channel final : private NamedServer::Handler {
   bool take_one(ProducerRing& producer, BatchAssembler& into);
   SpecRef spec_of(ProducerRing& producer, const Ring::Record& record);
   void evict(ProducerRing& producer, const std::string& why);
+  uint64_t count_passed(ProducerRing& producer) const;
   ProducerCounts counts(ProducerRing& producer) const;
   void reap();
 

@@ -24,16 +24,14 @@ constexpr uint32_t kLateWakes = 10;
 
 }  // namespace
 
-bool SlotWriter::publish(std::span<const float> values, uint64_t version) {
+bool SlotWriter::publish(const Write& write, uint64_t version) {
   // Read after the current version was stored, so holders of every other version are seen.
   uint64_t held = memory_->held();
   if (const auto current = memory_->newest()) held |= bit(current->slot);
   const int chosen = choose(held);
   if (chosen < 0) return false;
   const auto slot = static_cast<uint32_t>(chosen);
-  // An ordinary copy, since readers use the data next; for large sizes the C library bypasses the
-  // caches by itself.
-  std::memcpy(memory_->values(slot).data(), values.data(), values.size_bytes());
+  write(memory_->values(slot));
   sleepers_ = memory_->announce({version, slot});
   max_needed_ = std::max(max_needed_, static_cast<uint32_t>(std::popcount(held)) + 1);
   if (++published_ % kWindow == 0) {
@@ -91,20 +89,37 @@ Publisher::Publisher(std::string name, Layout layout)
       taken_(kReaders),
       server_("weights", name_, kReaders, *this) {}
 
+void Publisher::check_ours() const {
+  if (!server_.inherited()) return;
+  throw Error(Code::kInvalidArgument, kPublish,
+              "this process was forked from the one that publishes '" + name_ +
+                  "': publish there, or under another name");
+}
+
 uint64_t Publisher::publish(const Parameters& parameters) {
-  if (server_.inherited()) {
-    throw Error(Code::kInvalidArgument, kPublish,
-                "this process was forked from the one that publishes '" + name_ +
-                    "': publish there, or under another name");
-  }
+  check_ours();
   layout().require_equal(parameters.layout(), kPublish, "these parameters");
+  // An ordinary copy, since readers use the data next; for large sizes the C library bypasses the
+  // caches by itself.
+  const std::span<const float> values = parameters.slab().values();
+  const auto copy = [&](std::span<float> to) {
+    std::memcpy(to.data(), values.data(), values.size_bytes());
+  };
+  return publish(copy, parameters.version());
+}
+
+uint64_t Publisher::publish(const SlotWriter::Write& write) {
+  check_ours();
+  return publish(write, 0);
+}
+
+uint64_t Publisher::publish(const SlotWriter::Write& write, uint64_t version) {
   std::lock_guard lock(publishing_);
-  uint64_t version = parameters.version();
   if (last_ && version <= *last_) version = *last_ + 1;
   if (version > WeightsMemory::kMaxVersion) {
     throw Error(Code::kInvalidArgument, kPublish, "versions end at 2^57");
   }
-  if (!writer_.publish(parameters.slab().values(), version)) {
+  if (!writer_.publish(write, version)) {
     std::string who;
     for (pid_t pid : holders()) who += (who.empty() ? "" : ", ") + std::to_string(pid);
     throw Error(Code::kOutOfMemory, kPublish,

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,9 +30,11 @@ class SlotWriter {
 
   explicit SlotWriter(std::shared_ptr<const WeightsMemory> memory) : memory_(std::move(memory)) {}
 
-  // Copies `values` (all floats of a slab) and makes them current. Never waits for a reader. False,
-  // with nothing changed: all slots are held, or there is no memory for one more.
-  bool publish(std::span<const float> values, uint64_t version);
+  // Lets `write` write all floats of a version, and makes them current. Never waits for a reader.
+  // False, with nothing changed: all slots are held, or there is no memory for one more. What
+  // `write` throws is thrown, with nothing changed.
+  using Write = std::function<void(std::span<float>)>;
+  bool publish(const Write& write, uint64_t version);
 
   uint32_t backed() const;  // slots that have memory
   // Sleepers at the last version: the result of WeightsMemory::announce().
@@ -74,11 +77,18 @@ class Publisher final : private NamedServer::Handler {
   // the text has the readers' pids).
   uint64_t publish(const Parameters& parameters);
 
+  // The same for weights that are elsewhere, such as on a device: `write` writes them, in the given
+  // layout, into the version's memory, which it may not use later. The version is the last number +
+  // 1, or 0. What `write` throws is thrown, and no version was made.
+  uint64_t publish(const SlotWriter::Write& write);
+
   size_t readers() const;
   std::vector<pid_t> holders() const;  // pids of processes that hold a version, ascending
   uint32_t slots() const;              // slots with memory now; 0 in a forked child
 
  private:
+  uint64_t publish(const SlotWriter::Write& write, uint64_t version);
+  void check_ours() const;
   std::optional<int> on_connect(uint32_t row, pid_t pid) override;
   void on_disconnect(uint32_t row) override;
   void on_timer() override;

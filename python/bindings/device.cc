@@ -16,6 +16,7 @@
 #include "module.h"
 #include "numpy_api.h"
 #include "penstock/base/error.h"
+#include "penstock/device/link_speed.h"
 #include "penstock/device/stage.h"
 #include "penstock/memory/dlpack.h"
 #include "references.h"
@@ -169,6 +170,16 @@ nb::list cuda_devices(const std::string& library) {
   return all;
 }
 
+// Bytes per second out of pinned memory and out of other memory.
+nb::tuple cuda_link_speed(int number, size_t bytes, const std::string& library) {
+  device::LinkSpeed speed;
+  {
+    WithoutGil unlocked;
+    speed = device::link_speed(number, bytes, library);
+  }
+  return nb::make_tuple(speed.pinned, speed.pageable);
+}
+
 }  // namespace
 
 void bind_device(nb::module_& m) {
@@ -188,6 +199,8 @@ void bind_device(nb::module_& m) {
       .def("figures", &DeviceStage::figures)
       .def_prop_ro("device", &DeviceStage::device);
   m.def("cuda_devices", &cuda_devices, nb::arg("library"));
+  m.def("cuda_link_speed", &cuda_link_speed, nb::arg("device"), nb::arg("bytes"),
+        nb::arg("library"));
   m.attr("CUDA_LIBRARY") = Driver::kLibrary;
 }
 

@@ -99,6 +99,31 @@ class ReadModel {
   std::vector<View> views_;  // made with the GIL, in the first read
 };
 
+// The blocks of a slab, or of a list of names with shapes.
+Layout layout_like(nb::handle like) {
+  if (nb::isinstance<Slab>(like)) return nb::cast<const Slab&>(like).layout();
+  return layout_of(nb::cast<nb::list>(like));
+}
+
+// Publishes what `function` writes into a dict of arrays, by the blocks' names. They are views of
+// the version's memory, and the dict is emptied afterwards.
+uint64_t write_version(Publisher& publisher, nb::object function) {
+  WithoutGil unlocked;
+  return publisher.publish([&](std::span<float> to) {
+    const WithGil locked;
+    nb::dict arrays;
+    for (const Block& block : publisher.layout().blocks()) {
+      std::vector<npy_intp> lengths(block.shape.begin(), block.shape.end());
+      nb::object array = nb::steal(PyArray_SimpleNewFromData(
+          static_cast<int>(lengths.size()), lengths.data(), NPY_FLOAT32, to.data() + block.offset));
+      if (!array.is_valid()) throw nb::python_error();
+      arrays[nb::str(block.name.data(), block.name.size())] = array;
+    }
+    function(arrays);
+    arrays.clear();
+  });
+}
+
 }  // namespace
 
 void bind_train_publish(nb::module_& m) {
@@ -106,16 +131,19 @@ void bind_train_publish(nb::module_& m) {
   nb::class_<Publisher>(m, "Publisher", "Internal: use penstock.train.publish.")
       .def(
           "__init__",
-          [](Publisher* self, const std::string& name, const Slab& like) {
-            new (self) Publisher(name, like.layout());
+          [](Publisher* self, const std::string& name, nb::object like) {
+            Layout layout = layout_like(like);
+            WithoutGil unlocked;
+            new (self) Publisher(name, std::move(layout));
           },
-          nb::arg("name"), nb::arg("like"), Unlocked())
+          nb::arg("name"), nb::arg("like"))
       .def(
           "publish",
           [](Publisher& publisher, const Slab& slab) {
             return publisher.publish(Parameters(slab));
           },
           nb::arg("parameters"), Unlocked())
+      .def("write", &write_version, nb::arg("function"))
       .def_prop_ro("readers", &Publisher::readers)
       .def_prop_ro("holders", [](const Publisher& publisher) {
         const auto pids = publisher.holders();
@@ -133,11 +161,7 @@ void bind_train_publish(nb::module_& m) {
           "attach",
           [](const std::string& name, nb::object like, int64_t timeout_ns) {
             std::optional<Layout> layout;
-            if (nb::isinstance<Slab>(like)) {
-              layout = nb::cast<const Slab&>(like).layout();
-            } else if (!like.is_none()) {
-              layout = layout_of(nb::cast<nb::list>(like));
-            }
+            if (!like.is_none()) layout = layout_like(like);
             WithoutGil unlocked;
             return std::make_unique<ReadModel>(name, std::move(layout), timeout_ns);
           },

@@ -158,7 +158,7 @@ def test_time_ends_a_generator_that_starts_over(datasets, capsys):
 
 
 def test_samples_are_made_into_batches(datasets):
-    options = argparse.Namespace(batch_size=16, steps=5, seconds=1.0)
+    options = argparse.Namespace(batch_size=16, steps=5, seconds=1.0, device=None)
     mode = Mode("in line", 0)
     bench_command.measure(mode, load_dataset("cli_datasets:samples"), options)
     assert (mode.failed, mode.batches) == ("", 5)

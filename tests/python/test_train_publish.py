@@ -197,7 +197,7 @@ def test_attach_waits_for_the_first_version_or_raises_timeout(name):
             wrong()
     found[0].close()
     with pytest.raises(penstock.errors.InvalidArgument, match=r"train\.Parameters"):
-        train.publish(name, {"w": np.zeros(3)})
+        train.publish(name, [np.zeros(3)])
     for wrong in (
         lambda: train.publish("\ud800", train.Parameters(SHAPES)),
         lambda: train.attach("\ud800"),

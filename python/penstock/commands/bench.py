@@ -34,6 +34,7 @@ class Mode:
     first_batch_ms: float = 0.0
     cpu: float = 0.0  # cores kept busy
     memory: int = 0  # bytes of all processes together
+    link_gb_per_s: float = 0.0  # to a device
     failed: str = ""
 
 
@@ -51,6 +52,7 @@ def add_to(commands: Any) -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--steps", type=positive, help="batches per way")
     length.add_argument("--seconds", type=seconds, default=3.0, help="time per way (3)")
+    add("--device", help="also send the batches to this device of torch's, such as cuda:0")
     add("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -71,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     kinds = _kinds(source, options.batch_size)
     ways = [inline, *(Mode(kind, count) for kind in kinds for count in numbers)]
     if not options.json:
-        print(HEADER)
+        print(HEADER + (LINK if options.device else ""))
     for mode in ways:
         measure(mode, source, options)
         if inline.failed:  # a failure in line fails in every mode
@@ -101,20 +103,31 @@ def _kinds(source: Any, batch_size: int | None) -> tuple[str, ...]:
     return _KINDS[1:2] if native else _KINDS[1:]
 
 
+def _feed(source: Any, device: str | None, **options: Any) -> Any:
+    if device is None:
+        from ..loader import Loader
+
+        return Loader(source, **options)
+    try:
+        from .. import torch
+    except ImportError as error:
+        raise Failed(f"--device needs torch: {error}") from None
+    return torch.feed(source, device=device, **options)
+
+
 def measure(mode: Mode, source: Any, options: argparse.Namespace) -> None:
     """Fill in the figures of one mode. A dataset's exception becomes the mode's failure."""
-    from ..loader import Loader
-
     began = time.perf_counter()
     try:
-        with Loader(
+        with _feed(
             source,
+            options.device,
             batch_size=options.batch_size,
             workers=mode.workers,
             use_multiprocessing=mode.kind == "processes",
         ) as feed:
             _time(mode, feed, began, options)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Failed):
         raise
     except Exception as error:
         mode.failed = f"{type(error).__name__}: {error}"
@@ -126,6 +139,7 @@ def _time(mode: Mode, feed: Any, began: float, options: argparse.Namespace) -> N
     started = time.perf_counter()
     mode.first_batch_ms = (started - began) * 1e3
     cpu = meters.cpu_seconds()
+    sent = _sent(feed)
     started = time.perf_counter()
     stop = started + options.seconds
     count, now = 0, started
@@ -134,6 +148,8 @@ def _time(mode: Mode, feed: Any, began: float, options: argparse.Namespace) -> N
         now = time.perf_counter()
         if not options.steps and now >= stop:
             break
+    if sent:
+        mode.link_gb_per_s = (_sent(feed) - sent) / (now - started) / 1e9
     if count == 0:  # --steps 1
         count, now = 1, started + mode.first_batch_ms / 1e3
     mode.cpu = (meters.cpu_seconds() - cpu) / (time.perf_counter() - started)
@@ -141,6 +157,11 @@ def _time(mode: Mode, feed: Any, began: float, options: argparse.Namespace) -> N
     mode.batches = count + 1
     mode.batches_per_s = count / (now - started)
     mode.ms_per_batch = 1e3 / mode.batches_per_s
+
+
+def _sent(feed: Any) -> int:
+    """Bytes that went to a device."""
+    return int(feed.stats().get("device", {}).get("bytes", 0))
 
 
 # ---- choosing ------------------------------------------------------------------------------------
@@ -193,6 +214,7 @@ HEADER = (
     f"{'fed':10}{'workers':>8}{'batches/s':>12}{'per batch':>12}{'speed-up':>10}{'cores busy':>12}"
     f"{'memory':>12}{'first batch':>13}"
 )
+LINK = f"{'link':>12}"
 
 
 def line_of(mode: Mode, inline: Mode) -> str:
@@ -200,10 +222,11 @@ def line_of(mode: Mode, inline: Mode) -> str:
     if mode.failed:
         return f"{start}{'failed':>12}"
     gain = f"{mode.batches_per_s / inline.batches_per_s:.2f}"
-    return (
+    line = (
         f"{start}{mode.batches_per_s:>12,.1f}{_ms(mode.ms_per_batch):>12}{gain:>10}{mode.cpu:>12.1f}"
         f"{bytes_text(mode.memory):>12}{_ms(mode.first_batch_ms):>13}"
     )
+    return f"{line}{mode.link_gb_per_s:>7.2f} GB/s" if mode.link_gb_per_s else line
 
 
 def _ms(ms: float) -> str:

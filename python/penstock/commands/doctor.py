@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..errors import Error
 from . import bytes_text
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -23,6 +24,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 _DESCRIPTORS_WANTED = 256
 _DESCRIPTORS_NEEDED = 32
 _MEMORY_WANTED = 1 << 30
+_LINK_BYTES = 64 << 20  # of a copy that measures the way to a device
 
 
 @dataclass
@@ -164,11 +166,23 @@ def cores() -> Iterator[Finding]:
         yield Finding("cores", OK, found)
 
 
+def _link(number: int) -> str:
+    """The speed of the way to a CUDA device, in words."""
+    from ..device.place import link_speed
+
+    try:
+        pinned, pageable = link_speed(number, _LINK_BYTES)
+    except Error as error:
+        return f"its link could not be measured ({error})"
+    there = f"{pinned / 1e9:.1f} GB/s to it from pinned memory" if pinned else "no pinned memory"
+    return f"{there}, {pageable / 1e9:.1f} GB/s from other memory"
+
+
 def devices() -> Iterator[Finding]:
     from ..device.place import cuda_devices
 
     found = [
-        f"cuda:{number} {name}, {bytes_text(size)}"
+        f"cuda:{number} {name}, {bytes_text(size)}, {_link(number)}"
         for number, (name, size) in enumerate(cuda_devices())
     ]
     if not found:

@@ -218,6 +218,13 @@ def cuda_devices() -> list[tuple[str, int]]:
         return []
 
 
+def link_speed(number: int, nbytes: int) -> tuple[float, float]:
+    """Return the bytes per second to a CUDA device from pinned memory (0.0: there is none) and
+    from other memory, measured by a few copies of `nbytes`."""
+    pinned, pageable = _engine.cuda_link_speed(number, nbytes, library)
+    return float(pinned), float(pageable)
+
+
 def _filled(nest: Any, leaves: list[Any]) -> Any:
     """Return the same nest with other leaves, in order."""
     each = iter(leaves)

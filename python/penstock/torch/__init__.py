@@ -1,4 +1,4 @@
-"""torch's DataLoader with penstock's workers behind it, feeds of tensors, shared weights."""
+"""torch's DataLoader with penstock's workers behind it, feeds of tensors, published weights."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..train.torch_module import Aliased, alias
     from .data_loader import DataLoader
+    from .publish import attach, publish
     from .tensor_loader import TensorLoader, feed
 
-__all__ = ["Aliased", "DataLoader", "TensorLoader", "alias", "feed"]
+__all__ = ["Aliased", "DataLoader", "TensorLoader", "alias", "attach", "feed", "publish"]
 
 # Worker processes import only `worker`: other modules are imported when they are first used.
 _HOMES = {
@@ -18,7 +19,9 @@ _HOMES = {
     "DataLoader": "penstock.torch.data_loader",
     "TensorLoader": "penstock.torch.tensor_loader",
     "alias": "penstock.train.torch_module",
+    "attach": "penstock.torch.publish",
     "feed": "penstock.torch.tensor_loader",
+    "publish": "penstock.torch.publish",
 }
 
 

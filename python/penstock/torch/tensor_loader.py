@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +103,12 @@ class TensorLoader(StagedLoader):
         """
         stats = super().stats()
         if self._place is not None:
-            stats["device"] = {**self._place.stats(), "ahead": self._ahead.most}
+            device = {**self._place.stats(), "ahead": self._ahead.most}
+            spent = stats["wait_ns"] + stats["busy_ns"]
+            waited = {"host": stats["wait_ns"], "link": device.get("host_wait_ns", 0)}
+            waited["step"] = spent - sum(waited.values())
+            device["shares"] = {k: ns / spent if spent else math.nan for k, ns in waited.items()}
+            stats["device"] = device
         return stats
 
     def close(self) -> None:

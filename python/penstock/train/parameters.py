@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -46,7 +47,7 @@ class Slab(Mapping[str, Array]):
         try:
             return self._arrays[name]
         except KeyError:
-            raise self._no_block(name) from None
+            raise no_block(self._arrays, name, type(self).__name__) from None
 
     def __setitem__(self, name: str, values: Any) -> None:
         """Copy an array of real numbers, of any framework and the same shape, into a block."""
@@ -121,11 +122,6 @@ class Slab(Mapping[str, Array]):
 
     def _settle(self) -> None:
         """Collect values that a framework stored elsewhere. Called before the slab is used."""
-
-    def _no_block(self, name: Any) -> NotFound:
-        names = ", ".join(repr(known) for known in list(self._arrays)[:8])
-        more = ", ..." if len(self._arrays) > 8 else ""
-        return NotFound(f"there is no block {name!r}; there are {names}{more}", type(self).__name__)
 
 
 class Parameters(Slab, Restorable):
@@ -273,21 +269,29 @@ def member(state: Mapping[str, Any], name: str) -> Any:
     return state[name]
 
 
+def no_block(arrays: Mapping[str, Any], name: Any, operation: str = "") -> NotFound:
+    """Return the error that there is no such block."""
+    names = ", ".join(repr(known) for known in list(arrays)[:8])
+    more = ", ..." if len(arrays) > 8 else ""
+    return NotFound(f"there is no block {name!r}; there are {names}{more}", operation)
+
+
 def copy_all(slab: Slab, blocks: Mapping[str, Any], operation: str) -> None:
     """Write all blocks of a slab, or raise `InvalidArgument` before any is written."""
     check_all(slab, blocks, operation)
     slab.update(blocks)
 
 
-def check_all(slab: Slab, blocks: Mapping[str, Any], operation: str) -> None:
-    """Raise `InvalidArgument` unless these are exactly the slab's blocks."""
+def check_all(arrays: Mapping[str, Array], blocks: Mapping[str, Any], operation: str) -> None:
+    """Raise `InvalidArgument` unless these are exactly the blocks of `arrays`."""
     for name in blocks:
-        if name not in slab:
-            raise InvalidArgument(str(slab._no_block(name)), operation)
-    for name, into in slab.items():
+        if name not in arrays:
+            raise InvalidArgument(str(no_block(arrays, name)), operation)
+    for name, into in arrays.items():
         if name not in blocks:
             raise InvalidArgument(f"block {name!r} is missing", operation)
-        shape = numbers(name, blocks[name], operation).shape
+        shape = getattr(blocks[name], "shape", None)  # it may be on a device
+        shape = numbers(name, blocks[name], operation).shape if shape is None else tuple(shape)
         if shape != into.shape:
             raise InvalidArgument(
                 f"block {name!r} is {into.shape}; these values are {shape}", operation
@@ -336,9 +340,14 @@ def numbers(name: str, values: Any, operation: str) -> np.ndarray[Any, Any]:
 
 def copy_block(name: str, into: Array, values: Any, operation: str) -> None:
     """Write an array of the block's shape into it, rounded to float32."""
-    array = numbers(name, values, operation)
-    if array.shape != into.shape:
+    torch = sys.modules.get("torch")
+    there = torch is not None and isinstance(values, torch.Tensor) and values.device.type != "cpu"
+    array = values.detach() if there else numbers(name, values, operation)
+    if tuple(array.shape) != into.shape:
         raise InvalidArgument(
-            f"block {name!r} is {into.shape}; these values are {array.shape}", operation
+            f"block {name!r} is {into.shape}; these values are {tuple(array.shape)}", operation
         )
-    np.copyto(into, array, casting="unsafe")
+    if torch is not None and there:
+        torch.from_numpy(into).copy_(array)  # one copy, from the device
+    else:
+        np.copyto(into, array, casting="unsafe")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from numbers import Real
 from typing import Any
@@ -13,9 +13,9 @@ from .. import _engine
 from ..base.arguments import integer, text
 from ..base.conventions import Closing
 from ..errors import InvalidArgument, NotFound
-from .parameters import Array, Parameters, Slab, shape_of
+from .parameters import Array, Parameters, Slab, check_all, copy_block, numbers, shape_of
 
-__all__ = ["Model", "attach", "publish", "unpublish"]
+__all__ = ["Follower", "Model", "attach", "publish", "unpublish"]
 
 _publishers: dict[str, _engine.Publisher] = {}
 _lock = threading.Lock()
@@ -31,7 +31,7 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def publish(name: str, parameters: Parameters) -> int:
+def publish(name: str, parameters: Parameters | Mapping[str, Any]) -> int:
     """Publish the current weights to all processes of this user that attach to the name.
 
     Copies the weights once and never waits for a reader. The first call reserves the name until
@@ -42,13 +42,16 @@ def publish(name: str, parameters: Parameters) -> int:
     name : str
         At most 64 bytes. Names are visible within a network namespace (by default each container
         has its own).
-    parameters : Parameters
+    parameters : Parameters, or a dict from names to arrays of any framework
         Should not be written meanwhile: concurrent writes are in this version or in the next.
+        Arrays, which may be on a device, are rounded to float32. `penstock.torch.publish`,
+        `penstock.jax.publish` and `penstock.keras.publish` take whole models.
 
     Returns
     -------
     int
-        The version: ``parameters.version``, or the last version + 1 if that is larger.
+        The version: ``parameters.version`` (of a dict: 0), or the last version + 1 if that is
+        larger.
 
     Raises
     ------
@@ -63,17 +66,37 @@ def publish(name: str, parameters: Parameters) -> int:
     -----
     Threads: any. A forked child cannot publish under the parent's names.
     """
-    if not isinstance(parameters, Parameters):
-        raise InvalidArgument(
-            f"parameters is a {type(parameters).__name__}; give train.Parameters", "publish"
-        )
     text(name, "publish")
-    parameters._settle()
+    if isinstance(parameters, Parameters):
+        parameters._settle()
+        return _publisher(name, parameters._slab).publish(parameters._slab)
+    if not isinstance(parameters, Mapping):
+        raise InvalidArgument(
+            f"parameters is a {type(parameters).__name__}; give train.Parameters, or a dict from "
+            "names to arrays",
+            "publish",
+        )
+    arrays = {text(block, "publish"): value for block, value in parameters.items()}
+    for block, value in arrays.items():
+        if not hasattr(value, "shape"):  # a number or a list of numbers
+            arrays[block] = numbers(block, value, "publish")
+    blocks = [(block, list(value.shape)) for block, value in arrays.items()]
+
+    def write(version: dict[str, Array]) -> None:
+        check_all(version, arrays, "publish")
+        for block, into in version.items():
+            copy_block(block, into, arrays[block], "publish")
+
+    return _publisher(name, blocks).write(write)
+
+
+def _publisher(name: str, like: Any) -> _engine.Publisher:
+    """Return this process's publisher of a name; the first call makes it, for such blocks."""
     with _lock:
         publisher = _publishers.get(name)
         if publisher is None:
-            publisher = _publishers[name] = _engine.Publisher(name, parameters._slab)
-    return publisher.publish(parameters._slab)
+            publisher = _publishers[name] = _engine.Publisher(name, like)
+    return publisher
 
 
 def unpublish(name: str) -> None:
@@ -156,6 +179,63 @@ class Model(Closing):
 
     def __repr__(self) -> str:
         return f"<penstock.train.Model {self._name!r}>"
+
+
+class Follower(Closing):
+    """A framework's model that follows published weights.
+
+    Made by `penstock.torch.attach` and `penstock.keras.attach`. A context manager that closes it.
+
+    Threads: one at a time; the model must not be used meanwhile.
+    """
+
+    def __init__(self, weights: Model, load: Callable[[dict[str, Array]], None]) -> None:
+        self._weights = weights
+        self._load = load
+        self._version: int | None = None
+        self.update()
+
+    def update(self, max_lag: int = 0) -> int:
+        """Load the newest weights into the model if they are newer than its own.
+
+        Parameters
+        ----------
+        max_lag : int
+            Leave the model as it is while its weights are at most so many versions old.
+
+        Returns
+        -------
+        int
+            The version of the model's weights. Errors are those of `Model.read`.
+        """
+        newest = self._weights.version
+        integer("max_lag", max_lag, 0, operation="update")
+        if self._version is None or not 0 <= newest - self._version <= max_lag:
+            with self._weights.read() as (version, weights):
+                self._load(weights)
+            self._version = version
+        return self._version
+
+    def wait(self, version: int, timeout: float | None = None) -> bool:
+        """Sleep until such a version was published, as `Model.wait`; then call `update`."""
+        return self._weights.wait(version, timeout)
+
+    @property
+    def version(self) -> int | None:
+        """The version of the model's weights."""
+        return self._version
+
+    @property
+    def alive(self) -> bool:
+        """Whether a learner is connected now."""
+        return self._weights.alive
+
+    def close(self) -> None:
+        """Follow no longer; the model keeps its weights."""
+        self._weights.close()
+
+    def __repr__(self) -> str:
+        return f"<penstock.train.Follower of {self._weights.name!r}, version {self._version}>"
 
 
 def attach(

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "penstock/device/link_speed.h"
 #include "penstock/memory/region.h"
 #include "tests/cpp/device/fake.h"
 
@@ -586,6 +587,24 @@ TEST_F(StageTest, devices_and_drivers_that_are_not_there_are_not_found) {
   const auto devices = driver->devices();
   ASSERT_EQ(devices.size(), 2u);
   EXPECT_EQ(devices[1].name, "Fake 1");
+}
+
+TEST_F(StageTest, the_speed_of_the_link_is_that_of_its_copies) {
+  constexpr size_t kBytes = 1 << 20;
+  fake.set("copy_us", 5000);
+  const LinkSpeed speed = link_speed(0, kBytes, PENSTOCK_FAKE_DRIVER);
+  EXPECT_GT(speed.pinned, 0);
+  EXPECT_LE(speed.pinned, kBytes / 5e-3);
+  EXPECT_LE(speed.pageable, kBytes / 5e-3);
+  fake.set("copy_us", 0);
+  fake.set("fail cuMemHostAlloc", 2);
+  EXPECT_EQ(link_speed(0, kBytes, PENSTOCK_FAKE_DRIVER).pinned, 0);
+  fake.set("fail cuMemHostAlloc", 0);
+  fake.set("device_memory", kBytes);
+  for (int again = 0; again < 2; ++again) link_speed(0, kBytes, PENSTOCK_FAKE_DRIVER);
+  fake.set("device_memory", kBytes / 2);
+  EXPECT_NE(error_of([&] { link_speed(0, kBytes, PENSTOCK_FAKE_DRIVER); }, Code::kOutOfMemory), "");
+  error_of([&] { link_speed(7, kBytes, PENSTOCK_FAKE_DRIVER); }, Code::kNotFound);
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ namespace {
 using testing::message_of;
 using testing::two_blocks;
 
-std::vector<float> filled(const Layout& layout, uint64_t version) {
-  return std::vector<float>(layout.floats(), static_cast<float>(version));
+SlotWriter::Write filled(const Layout&, uint64_t version) {
+  return [=](std::span<float> to) { std::ranges::fill(to, static_cast<float>(version)); };
 }
 
 uint64_t backed_bytes(int fd) {
