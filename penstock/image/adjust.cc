@@ -205,14 +205,18 @@ void equalize(Image& image) {
   });
 }
 
-void color_jitter(Image& image, const JitterRanges& ranges, RandomStream& rng) {
-  std::array<int, 4> order{0, 1, 2, 3};
-  for (size_t i = 3; i > 0; --i) std::swap(order[i], order[rng.below(i + 1)]);
-  const double brightness = between(ranges.brightness, rng);
-  const double contrast = between(ranges.contrast, rng);
-  const double saturation = between(ranges.saturation, rng);
-  const double hue = between(ranges.hue, rng);
-  for (int each : order) {
+Jitter draw_jitter(const JitterRanges& ranges, RandomStream& rng) {
+  Jitter jitter{{}, {0, 1, 2, 3}};
+  for (size_t i = 3; i > 0; --i) std::swap(jitter.order[i], jitter.order[rng.below(i + 1)]);
+  const Range* const all[] = {&ranges.brightness, &ranges.contrast, &ranges.saturation,
+                              &ranges.hue};
+  for (size_t i = 0; i < 4; ++i) jitter.factors[i] = between(*all[i], rng);
+  return jitter;
+}
+
+void color_jitter(Image& image, const Jitter& jitter) {
+  const auto& [brightness, contrast, saturation, hue] = jitter.factors;
+  for (int each : jitter.order) {
     if (each == 0 && brightness != 1) adjust_brightness(image, brightness);
     if (each == 1 && contrast != 1) adjust_contrast(image, contrast);
     if (each == 2 && saturation != 1) adjust_saturation(image, saturation);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "penstock/base/random.h"
@@ -32,8 +33,13 @@ void equalize(Image& image);
 struct JitterRanges {
   Range brightness{1, 1}, contrast{1, 1}, saturation{1, 1}, hue;
 };
-// All four in a random order, as torchvision's ColorJitter.
-void color_jitter(Image& image, const JitterRanges& ranges, RandomStream& rng);
+struct Jitter {
+  std::array<double, 4> factors;  // brightness, contrast, saturation, hue
+  std::array<int, 4> order;       // numbers of these, in the order of their application
+};
+// As torchvision's ColorJitter.
+Jitter draw_jitter(const JitterRanges& ranges, RandomStream& rng);
+void color_jitter(Image& image, const Jitter& jitter);
 
 // A Gaussian of `size` x `size` pixels over a uint8 image, in place, as torchvision's
 // gaussian_blur: the image is mirrored at its border, without the border itself. The bits are the

@@ -278,11 +278,17 @@ void JpegReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
   if (columns != info.output_width && !crop(state, &first, &columns)) fail(state, state.text);
   const size_t line = size_t{info.output_width} * static_cast<size_t>(state.line_channels);
   const auto at_once = std::max<JDIMENSION>(static_cast<JDIMENSION>(info.rec_outbuf_height), 1);
-  state.lines.resize(line * at_once);
+  // libjpeg-turbo writes rows that begin at a multiple of 16 or 32 bytes past the cache, and
+  // reading them waits for memory: none of these begins there.
+  constexpr size_t kAlignment = 64, kAside = 8;
+  const size_t stride = (line + kAlignment - 1) / kAlignment * kAlignment;
+  state.lines.resize(stride * at_once + kAlignment + kAside);
+  const auto base = reinterpret_cast<uintptr_t>(state.lines.data());
+  uint8_t* const lines = state.lines.data() + (kAlignment - base % kAlignment) + kAside;
   const bool cmyk = info.out_color_space == JCS_CMYK;
   if (cmyk) state.converted.resize(static_cast<size_t>((x1 - x0) * state.channels));
   std::vector<JSAMPROW> rows(at_once);
-  for (size_t i = 0; i < at_once; ++i) rows[i] = state.lines.data() + i * line;
+  for (size_t i = 0; i < at_once; ++i) rows[i] = lines + i * stride;
   const int skipped = std::max(y0 - info.max_v_samp_factor * DCTSIZE, 0);
   if (skipped > 0 && !skip_rows(state, static_cast<JDIMENSION>(skipped))) fail(state, state.text);
   const size_t offset =

@@ -1,5 +1,6 @@
 #include "penstock/image/png.h"
 
+#include <isa-l/crc.h>
 #include <png.h>
 
 #include <algorithm>
@@ -24,7 +25,8 @@ struct PngState {
   const uint8_t* bytes = nullptr;
   size_t size = 0, at = 0;
   bool partial = false, cut = false;
-  bool ended = false;  // more bytes were asked for than there are
+  bool ended = false;      // more bytes were asked for than there are
+  uint64_t rows_left = 0;  // of all passes, not inflated yet
   std::span<const std::byte> exif;
   int width = 0, height = 0, channels = 3;
   int line_channels = 3;  // of the rows that libpng gives
@@ -42,6 +44,8 @@ namespace {
 
 constexpr size_t kSignature = 8;
 constexpr std::string_view kMagic("\x89PNG\r\n\x1a\n", kSignature);
+// Unread bytes of data behind the last row: the end of its stream, and what encoders may leave.
+constexpr size_t kMostBehind = 4096;
 constexpr png_alloc_size_t kMostChunk = png_alloc_size_t{8} << 20;  // of one that libpng keeps
 
 void leave(png_structp png, png_const_charp text) {
@@ -55,12 +59,19 @@ void ignore(png_structp, png_const_charp) {}
 
 void give_bytes(png_structp png, png_bytep to, size_t count) {
   auto& state = *static_cast<PngState*>(png_get_io_ptr(png));
+  // Behind the last row libpng would inflate all that is left, however much it becomes.
+  if (state.rows_left == 0) png_error(png, "");
   if (count > state.size - state.at) {
     state.ended = true;
     png_error(png, "it is cut off");
   }
   std::memcpy(to, state.bytes + state.at, count);
   state.at += count;
+}
+
+// Libpng calls this with each inflated row, before it looks for the next one.
+void count_row(png_structp png, png_row_infop, png_bytep) {
+  --static_cast<PngState*>(png_get_io_ptr(png))->rows_left;
 }
 
 // Each of these returns false after a jump, with the reason in state.text.
@@ -71,7 +82,11 @@ bool open_png(PngState& state) {
   state.info = png_create_info_struct(state.png);
   if (state.info == nullptr) return false;
   png_set_read_fn(state.png, &state, give_bytes);
-  png_set_crc_action(state.png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
+  png_set_crc_action(state.png, PNG_CRC_QUIET_USE, PNG_CRC_QUIET_USE);  // they were verified
+  // Compressed texts are neither inflated nor kept.
+  constexpr png_byte kTexts[] = "iCCP\0iTXt\0zTXt";
+  png_set_keep_unknown_chunks(state.png, PNG_HANDLE_CHUNK_NEVER, kTexts, sizeof(kTexts) / 5);
+  png_set_read_user_transform_fn(state.png, count_row);
   png_set_chunk_malloc_max(state.png, kMostChunk);
   png_set_user_limits(state.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // they were looked at
   // Up to the last byte of a file that is cut off.
@@ -109,12 +124,6 @@ bool read_all(PngState& state, png_bytepp rows) {
   return true;
 }
 
-bool read_end(PngState& state) {
-  if (setjmp(png_jmpbuf(state.png)) != 0) return false;
-  png_read_end(state.png, nullptr);
-  return true;
-}
-
 [[noreturn]] void fail(PngState& state, const std::string& what) {
   state.close();
   fail_damaged("PNG", what, state.at, state.size);
@@ -122,6 +131,37 @@ bool read_end(PngState& state) {
 
 uint32_t number_at(const uint8_t* at) {
   return uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | at[3];
+}
+
+// Letters of a chunk's name; any other byte: "?".
+std::string printable(std::string_view name) {
+  std::string text(name);
+  for (char& c : text) {
+    if ((c < 'A' || c > 'Z') && (c < 'a' || c > 'z')) c = '?';
+  }
+  return text;
+}
+
+void count_rows(PngState& state, bool interlaced) {
+  const auto width = static_cast<uint64_t>(state.width),
+             height = static_cast<uint64_t>(state.height);
+  state.rows_left = interlaced ? 0 : height;
+  for (int pass = 0; interlaced && pass < PNG_INTERLACE_ADAM7_PASSES; ++pass) {
+    if (PNG_PASS_COLS(width, pass) > 0) state.rows_left += PNG_PASS_ROWS(height, pass);
+  }
+}
+
+// The bytes of image data that libpng has not read, behind the last row.
+size_t data_behind(const PngState& state) {
+  size_t behind = 0;
+  for (size_t at = kSignature; at < state.size;) {
+    const size_t length = number_at(state.bytes + at), end = at + 8 + length;
+    const bool data = std::memcmp(state.bytes + at + 4, "IDAT", 4) == 0;
+    if (data && end > state.at) behind += end - std::max(at + 8, state.at);
+    if (std::memcmp(state.bytes + at + 4, "IEND", 4) == 0) break;
+    at = end + 4;
+  }
+  return behind;
 }
 
 // Goes over the chunks, of which nothing is taken on trust before memory is taken.
@@ -146,6 +186,10 @@ void look_over(PngState& state) {
     if (first != (name == "IHDR") || (first && length != kHeader)) {
       fail(state, "its header is not where it belongs");
     }
+    // Of the name and the body.
+    if (crc32_gzip_refl(0, body - 4, length + 4) != number_at(body + length)) {
+      fail(state, "the checksum of its chunk " + printable(name) + " does not match");
+    }
     if (first) {
       const uint64_t width = number_at(body), height = number_at(body + 4);
       if (!decodable(width, height)) fail(state, claim_beyond_limit(width, height));
@@ -157,6 +201,7 @@ void look_over(PngState& state) {
                          : colour == PNG_COLOR_TYPE_GRAY_ALPHA ? 2
                                                                : 1;
       wanted = (width * static_cast<uint64_t>(values * depth) + 7) / 8 * height;
+      count_rows(state, body[12] == PNG_INTERLACE_ADAM7);
     }
     if (name == "IDAT") compressed += length;
     if (name == "eXIf") state.exif = std::as_bytes(std::span(body, length));
@@ -212,7 +257,8 @@ void PngReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
   state.lines.assign(state.line * (whole ? height : 1), 0);
   state.converted.resize(static_cast<size_t>(x1 - x0));
   const auto check = [&](bool read) {
-    if (!read && !(state.partial && state.ended)) fail(state, state.text);
+    const bool complete = state.rows_left == 0;
+    if (!read && !complete && !(state.partial && state.ended)) fail(state, state.text);
   };
   if (whole) {
     state.rows.resize(height);
@@ -228,7 +274,9 @@ void PngReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
     if (y < y0 || y >= y1) continue;
     taker.take(in_wanted_channels(state, line + x0 * state.line_channels, x1 - x0));
   }
-  if (!state.ended) check(read_end(state));
+  if (!state.cut && data_behind(state) > kMostBehind) {
+    fail(state, "its data goes on behind the last row");
+  }
   state.close();
 }
 

@@ -13,7 +13,8 @@ struct PngState;
 // Decodes PNGs by libpng: all colour types and depths, interlaced or not. Of 16 bits the upper 8
 // count, as in Pillow. With 3 channels alpha is left out, with 1 colours become grey.
 //
-// A wrong checksum of any chunk is damage. All of the file is read, for its checksums.
+// A wrong checksum of any chunk is damage, and so is data that goes on behind the last row: no more
+// is inflated than the pixels need, and some megabytes. Compressed texts are not inflated.
 class PngReader : public Decoder {
  public:
   PngReader();

@@ -37,7 +37,7 @@ class Resizer : public RowTaker {
 
  private:
   uint8_t* kept(int row);
-  void resize_row(const uint8_t* row, uint8_t* to) const;
+  void resize_row(const uint8_t* row, uint8_t* to);
   void give(int place);
 
   ResizeSpec spec_;
@@ -47,10 +47,9 @@ class Resizer : public RowTaker {
   int row_ = 0;    // the next input row
   int place_ = 0;  // the next wanted row
   int kept_rows_ = 0;
-  size_t row_bytes_ = 0;
+  size_t row_bytes_ = 0, row_stride_ = 0;
   std::vector<uint8_t> rows_;  // the last input rows, resized horizontally
   std::vector<const uint8_t*> taps_;
-  std::vector<int32_t> sums_;
 };
 
 }  // namespace penstock::image

@@ -219,6 +219,9 @@ void bind_image_operations(nb::module_& m) {
               warp_options(fill, value, sampling, "image.trivial_augment_wide"),
               fields_of(std::move(fields))));
         });
+  m.def("image_parameters", [](std::shared_ptr<Op> operation, std::string field) {
+    return mutable_image_op(image::parameters(std::move(operation), std::move(field)));
+  });
   m.def("image_sanitize_boxes", [](std::string boxes, Names labels, float size, float area) {
     return mutable_image_op(
         image::sanitize_boxes({std::move(boxes), std::move(labels), size, area}));

@@ -55,6 +55,7 @@ __all__ = [
     "mixup",
     "normalize",
     "pad",
+    "parameters",
     "perspective",
     "posterize",
     "rand_augment",
@@ -523,6 +524,57 @@ def sanitize_boxes(
         real("min_size", min_size, name),
         real("min_area", min_area, name),
     )
+
+
+def parameters(operation: Operation, field: str = "parameters") -> Operation:
+    """Add the random numbers of an operation as a field, and leave the image as it is.
+
+    For images that go to the device as uint8, and are flipped, cropped or coloured there. The
+    numbers are those that the operation itself draws at this place of the chain, so they are the
+    same for any number and kind of workers. Behind `batch` they are an array ``(batch, n)``.
+
+    ===================================  ===========================================================
+    operation                            numbers
+    ===================================  ===========================================================
+    random_flip                          horizontal, vertical: 1 or 0
+    random_crop, random_resized_crop     left, top, width, height of the box
+    random_affine                        a, b, c, d, e, f: the pixel (x, y) of the result is at
+                                         (a x + b y + c, d x + e y + f) in the image; (0, 0) is the
+                                         centre of the first pixel
+    perspective                          a to f, and g, h: both are divided by (g x + h y + 1)
+    color_jitter                         factors of brightness, contrast and saturation, turn of the
+                                         hue; then the numbers 0 to 3 of these, in the order of
+                                         their application
+    gaussian_blur                        sigma
+    erase                                left, top, width, height of the box; 0 if there is none
+    ===================================  ===========================================================
+
+    Parameters
+    ----------
+    operation : Operation
+        One of these, of one image, without masks, boxes and keypoints. Map `decode` before.
+    field : str
+        The new field of the element, which is a dict: float32 ``(n,)``.
+
+    Raises
+    ------
+    InvalidArgument
+        Another operation; the element is no dict, or has a field of this name.
+
+    Examples
+    --------
+    >>> batch = next(iter(
+    ...     photographs.map(penstock.image.decode()).map(penstock.image.resize(224, 224))
+    ...     .map(penstock.image.parameters(penstock.image.random_flip(), "flip")).batch(64)))
+    >>> images, flip = torch.from_dlpack(batch["image"]).cuda(), torch.from_dlpack(batch["flip"])
+    >>> images = torch.where(flip[:, 0].cuda().bool()[:, None, None, None], images.flip(2), images)
+    """
+    name = "image.parameters"
+    if not isinstance(operation, Operation):
+        raise InvalidArgument(
+            f"a {type(operation).__name__}; give an operation of penstock.image", name
+        )
+    return Operation("image_parameters", operation, string("field", field, name))
 
 
 def color_jitter(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import re
 import shutil
 import tempfile
@@ -16,15 +18,13 @@ import numpy as np
 from .base.arguments import path as path_of
 from .base.element_spec import TensorSpec
 from .base.output_file import OutputFile
-from .base.remote import without_query
+from .base.remote import is_url, without_query
 from .dataset import Dataset
 from .dataset.parquet import pyarrow_parquet
 from .errors import InvalidArgument
 from .files import TarWriter, TFRecordWriter, example
 
 if TYPE_CHECKING:
-    import os
-
     from typing_extensions import Unpack
 
     from .loader.options import RunOptions
@@ -39,6 +39,8 @@ _GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 1 << 16
 # Types of the values in an IDX file, and their numbers in its header.
 _IDX_TYPES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
+# The first bytes of a file of `Dataset.cache(path)`.
+_SNAPSHOT = b"PSTKSNP1"
 _IDX_NAME = re.compile(r"(\.idx|[-.]idx\d+-\w+)(\.gz)?$")
 
 
@@ -47,8 +49,9 @@ def write(dataset: Dataset, path: str | os.PathLike[str], **options: Unpack[RunO
 
     - ``.tfrecord``, and other names: a tf.Example of each element; elements that are bytes are
       records as they are. ``.gz`` compresses.
-    - ``.tar``, ``.tar.gz``, ``.tgz``: bytes, text and single integers, as WebDataset names them.
-      The field ``__key__``, or the number, is the key.
+    - ``.tar``, ``.tar.gz``, ``.tgz``: files as WebDataset names them. Single integers are text,
+      arrays and other numbers NumPy's files: the field ``x`` is named ``x.npy``. The field
+      ``__key__``, or the number, is the key.
     - ``.parquet``, ``.pq``: columns, by pyarrow, in row groups of about 32 MiB.
     - ``.npy``: one array, of elements with one field. ``.npz``: an array for each field.
     - ``.idx``, ``-idx3-ubyte`` and the like, also ``.gz``: one array of numbers, big-endian.
@@ -140,6 +143,17 @@ def is_idx(path: str) -> bool:
     return _IDX_NAME.search(path.lower()) is not None
 
 
+def is_snapshot(path: str) -> bool:
+    """Whether a file is one of `Dataset.cache(path)`, by its first bytes; its name may be any."""
+    if is_url(path) or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_SNAPSHOT)) == _SNAPSHOT
+    except OSError:  # whoever reads it says why
+        return False
+
+
 def kind_of(path: str) -> str:
     """The kind of an output, by its name: "tar", "parquet", "npy", "npz", "idx" or "tfrecord"."""
     if is_tar(path):
@@ -206,27 +220,48 @@ class Examples:
 
 
 class Samples:
-    """A tar archive: the row's ``__key__``, or its number, and a file for each other column."""
+    """A tar archive: the row's ``__key__``, or its number, and a file for each other column.
+
+    Arrays, and numbers that are no integers, are files in NumPy's format, ``.npy``.
+    """
 
     def __init__(self, path: str, compression: str, spec: Spec) -> None:
+        names = set()
+        self._arrays = set()
         for name, leaf in flat(spec).items():
-            number = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "iu"
-            if leaf.dtype not in (bytes, str) and not (number and leaf.shape == ()):
-                raise InvalidArgument(
-                    f"an archive has files of bytes and text, and {name!r} is {_said(leaf)}",
-                    "write",
-                )
+            bare = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "iu" and not leaf.shape
+            if leaf.dtype not in (bytes, str) and not bare:
+                if not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind not in "biufcSU":
+                    raise InvalidArgument(
+                        f"an archive has files of bytes, text and arrays, and {name!r} is "
+                        f"{_said(leaf)}",
+                        "write",
+                    )
+                self._arrays.add(name)
+            names.add(self._file(name))
             if "/" in name:
                 raise InvalidArgument(
                     f"an archive has no fields in fields, and {name!r} is one", "write"
                 )
+        if len(names) < len(flat(spec)):
+            raise InvalidArgument(
+                f"two of the fields would be one file: {', '.join(map(repr, flat(spec)))}", "write"
+            )
         self._writer = TarWriter(path, compression=compression)
         self.close, self.discard = self._writer.close, self._writer.discard
+
+    def _file(self, name: str) -> str:
+        return f"{name}.npy" if name in self._arrays else name
 
     def write(self, row: Row) -> None:
         sample: dict[str, Any] = {"__key__": f"{self._writer.samples:09}"}
         for name, value in flat(row).items():
-            sample[name] = value if isinstance(value, (bytes, str)) else str(int(value))
+            if name in self._arrays:
+                file = io.BytesIO()
+                np.save(file, value, allow_pickle=False)
+                sample[self._file(name)] = file.getvalue()
+            else:
+                sample[name] = value if isinstance(value, (bytes, str)) else str(int(value))
         self._writer.write(sample)
 
 

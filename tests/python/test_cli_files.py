@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import penstock
-from image_files import encoded
 from penstock import Dataset, cli
 from penstock.commands import files
 
@@ -181,77 +180,6 @@ def test_a_folder_is_no_file(tmp_path, capsys):
 
 
 # ---- inspect ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def arrays(tmp_path):
-    """A file of each format of arrays, and a folder of images; 6 rows each."""
-    h5py = pytest.importorskip("h5py")
-    x = np.arange(24, dtype=np.int32).reshape(6, 4)
-    np.save(tmp_path / "x.npy", x)
-    np.savez(tmp_path / "xy.npz", x=x, y=np.arange(6))
-    header = bytes([0, 0, 12, 2]) + struct.pack(">2I", 6, 4)
-    (tmp_path / "x.idx").write_bytes(header + x.astype(">i4").tobytes())
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file.create_dataset("in/x", data=x, chunks=(2, 4), compression="gzip", fletcher32=True)
-        file["y"] = np.arange(6.0)
-        file["other"] = np.arange(2)
-    for i in range(6):
-        folder = tmp_path / "photos" / f"class{i % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        pixels = np.full((5, 4, 3), i, np.uint8)
-        (folder / f"{i}.png").write_bytes(encoded(pixels, "PNG"))
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("name", "columns"),
-    [
-        ("x.npy", {"-": "int32 (4,)"}),
-        ("xy.npz", {"x": "int32 (4,)", "y": "int64"}),
-        ("x.idx", {"-": "int32 (4,)"}),
-        ("x.h5", {"in/x": "int32 (4,)", "y": "float64"}),
-        ("photos", {"image": "uint8 (None, None, 3)", "label": "int64", "path": "str"}),
-    ],
-)
-def test_arrays_and_images_are_inspected_and_verified(arrays, name, columns, capsys):
-    path = arrays / name
-    code, out, _ = run(capsys, "inspect", path)
-    assert code == 0
-    call = out.strip().splitlines()[-1]
-    assert len(eval(call, {"penstock": penstock})) == 6  # the printed call reads it
-    code, out, _ = run(capsys, "inspect", "--json", path)
-    (found,) = json.loads(out)["files"]
-    assert (found["records"], found["lost_places"], found["columns"]) == (6, 0, columns)
-    code, out, _ = run(capsys, "verify", path)
-    assert code == 0
-    assert "1 file, 6 rows" in out
-    assert "every row is read" in out
-
-
-def test_damage_in_arrays_and_images_is_listed(arrays, capsys):
-    image = arrays / "photos" / "class1" / "3.png"
-    image.write_bytes(image.read_bytes()[:40])
-    code, out, _ = run(capsys, "verify", arrays / "photos")
-    assert code == 1
-    assert "3.png" in out
-    assert "record 4: " in out
-    assert "1 damaged place in 1 of 1 file, 0 bytes lost; 5 rows sound" in out
-    with open(arrays / "x.h5", "r+b") as file:
-        data = file.read()
-        file.seek(data.index(b"\x78\x5e"))  # the first compressed chunk
-        file.write(bytes(4))
-    code, out, _ = run(capsys, "verify", arrays / "x.h5")
-    assert code == 1
-    assert "2 damaged places" in out
-    for name in ("x.npy", "xy.npz", "x.idx"):
-        path = arrays / name
-        path.write_bytes(path.read_bytes()[:-30])
-        code, out, _ = run(capsys, "verify", path)
-        assert code == 1
-        assert "1 damaged place" in out
-        assert "0 rows sound" in out
-        assert run(capsys, "inspect", path)[0] == 0
 
 
 def test_records_and_sizes_are_counted(tmp_path, capsys):

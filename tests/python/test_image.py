@@ -179,6 +179,22 @@ def test_resizing_is_pillows_to_the_bit(filter, channels):
             assert np.array_equal(got, wanted), f"{(width, height)} to {(to_width, to_height)}"
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4, 5])
+def test_a_resize_that_is_mirrored_is_the_mirror_image_of_the_resize(channels):
+    pixels = np.random.default_rng(2).integers(0, 256, (9, 83, channels), np.uint8)
+    for width in [*range(1, 10), 37, 83, 200]:
+        for cut in {0, width // 5, width // 3}:  # the wanted columns begin and end anywhere
+            chain = [image.resize(7, width), image.center_crop(7, width - cut)]
+            whole = one(pixels, *chain)
+            got = one(pixels, *chain, image.random_flip(1.0, 1.0))
+            assert np.array_equal(got, whole[::-1, ::-1]), f"{width} without {cut}"
+    planes = [
+        one(np.ascontiguousarray(pixels[..., c : c + 1]), image.resize(7, 37))
+        for c in range(channels)
+    ]
+    assert np.array_equal(one(pixels, image.resize(7, 37)), np.concatenate(planes, axis=-1))
+
+
 def test_extremes_are_cut_off_as_pillow_does():
     stripes = np.zeros((40, 40, 3), np.uint8)
     stripes[::2] = stripes[:, ::3] = 255

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import struct
+import time
 import warnings
+import zlib
 from typing import Any
 
 import numpy as np
@@ -248,6 +250,25 @@ def test_chunks_that_do_not_belong():
     refused(good.replace(b"IHDR", b"XXXX"), "header is not where it belongs")
     refused(png(4, 1, 9, 3, b"\0\x50"), "a damaged PNG")
     refused(good[:8] + struct.pack(">I", 1 << 30) + good[12:], "longer than the file")
+
+
+@pytest.mark.parametrize("interlaced", [False, True])
+def test_no_more_of_a_png_is_inflated_than_its_pixels_need(interlaced):
+    head = struct.pack(">2I5B", 40, 40, 8, 0, 0, 0, interlaced)
+    rows = bytes(1 + 40) * 40 if not interlaced else bytes(2000)  # all zeros
+
+    def made(data: bytes, *others: bytes) -> bytes:
+        chunks = [chunk(b"IHDR", head), *others, chunk(b"IDAT", data), chunk(b"IEND")]
+        return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+    little = zlib.compress(rows + bytes(100_000))  # accepted, as by Pillow
+    assert not one(made(little), image.decode()).any()
+    refused(made(zlib.compress(rows + bytes(400 << 20), 1)), "data goes on behind the last row")
+    # 2.5 GB of texts in 2.5 MB.
+    text = chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(8 << 20)))
+    began = time.process_time()
+    assert not one(made(zlib.compress(rows), *[text] * 300), image.decode()).any()
+    assert time.process_time() - began < 1
 
 
 def test_bytes_in_front_of_a_marker_and_behind_the_end_are_no_damage():

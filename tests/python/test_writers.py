@@ -144,7 +144,11 @@ def growing(i):
         (lambda: Dataset.range(9).repeat(), "a.npy", "endless"),
         (lambda: Dataset.range(0).map(growing), "a.npy", "no element"),
         (lambda: Dataset.arrays(rows()), "a.npy", "has one array, and there are the columns"),
-        (lambda: Dataset.arrays(rows()), "a.tar", "files of bytes and text, and 'x' is uint8"),
+        (
+            lambda: Dataset.items([{"x": np.zeros(2), "x.npy": b""}]),
+            "a.tar",
+            "two of the fields would be one file",
+        ),
         (lambda: Dataset.arrays(rows()["n"]), "a.idx", "an IDX file has uint8"),
         (lambda: Dataset.items(["a"]), "a.npy", "an array has numbers"),
         (lambda: Dataset.range(9).map(growing), "a.npy", r"element 5: 'x' is float64 \(4,\)"),

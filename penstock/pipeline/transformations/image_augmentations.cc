@@ -1,5 +1,6 @@
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -64,12 +65,20 @@ class JitterStep : public ColourStep {
   explicit JitterStep(const JitterRanges& ranges)
       : ColourStep("image.color_jitter", title_of(ranges), 1,
                    [ranges](Picture& picture, RandomStream& rng) {
-                     color_jitter(picture.edited(), ranges, rng);
-                   }) {
+                     color_jitter(picture.edited(), draw_jitter(ranges, rng));
+                   }),
+        ranges_(ranges) {
     check_range("brightness", ranges.brightness, 0, kMostFactor);
     check_range("contrast", ranges.contrast, 0, kMostFactor);
     check_range("saturation", ranges.saturation, 0, kMostFactor);
     check_range("hue", ranges.hue, -0.5, 0.5);
+  }
+  size_t parameters() const override { return 8; }
+  void draw(int, int, RandomStream& rng, float* to) const override {
+    (void)rng.uniform();  // against the probability of a colour step
+    const Jitter jitter = draw_jitter(ranges_, rng);
+    for (double factor : jitter.factors) *to++ = static_cast<float>(factor);
+    for (int each : jitter.order) *to++ = static_cast<float>(each);
   }
 
  private:
@@ -78,6 +87,8 @@ class JitterStep : public ColourStep {
     return "brightness=" + pair(ranges.brightness) + ", contrast=" + pair(ranges.contrast) +
            ", saturation=" + pair(ranges.saturation) + ", hue=" + pair(ranges.hue);
   }
+
+  JitterRanges ranges_;
 };
 
 // A step with one number.
@@ -125,12 +136,21 @@ class BlurStep : public ColourStep {
                    std::to_string(size) + ", sigma=" + listed({sigma.least, sigma.greatest}), 1,
                    [=](Picture& picture, RandomStream& rng) {
                      gaussian_blur(picture.edited(), size, between(sigma, rng));
-                   }) {
+                   }),
+        sigma_(sigma) {
     if (size < 1 || size > 255 || size % 2 == 0) {
       refuse("kernel_size is " + std::to_string(size) + "; give an odd number from 1 to 255");
     }
     check_range("sigma", sigma, 0.01, 1000);
   }
+  size_t parameters() const override { return 1; }
+  void draw(int, int, RandomStream& rng, float* to) const override {
+    (void)rng.uniform();  // against the probability of a colour step
+    *to = static_cast<float>(between(sigma_, rng));
+  }
+
+ private:
+  Range sigma_;
 };
 
 class EraseStep : public Step {
@@ -152,13 +172,19 @@ class EraseStep : public Step {
     return in;
   }
   void apply(Picture& picture, RandomStream& rng) const override {
-    if (rng.uniform() >= options_.p) return;
-    const auto box =
-        box_to_erase(picture.width(), picture.height(), options_.scale, options_.ratio, rng);
+    const auto box = box_in(picture.height(), picture.width(), rng);
     if (box) erase(picture.edited(), *box, options_.value);
+  }
+  size_t parameters() const override { return 4; }
+  void draw(int height, int width, RandomStream& rng, float* to) const override {
+    put_box(box_in(height, width, rng).value_or(CropBox{}), to);
   }
 
  private:
+  std::optional<CropBox> box_in(int height, int width, RandomStream& rng) const {
+    if (rng.uniform() >= options_.p) return std::nullopt;
+    return box_to_erase(width, height, options_.scale, options_.ratio, rng);
+  }
   void check(const char* name, const Range& range, double most) const {
     if (range.least > 0 && range.least <= range.greatest && range.greatest <= most) return;
     refuse(std::string(name) + " is " + listed({range.least, range.greatest}) +

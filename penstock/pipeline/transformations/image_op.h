@@ -11,6 +11,7 @@
 #include "penstock/base/random.h"
 #include "penstock/image/encode.h"
 #include "penstock/image/picture.h"
+#include "penstock/image/random_crop.h"
 #include "penstock/pipeline/stages/op.h"
 
 namespace penstock::image {
@@ -63,6 +64,12 @@ class Step {
   virtual void apply(Picture& picture, RandomStream& rng) const = 0;
   // It may move pixels: masks, boxes and keypoints follow.
   virtual bool moves() const { return false; }
+  // How many numbers are all that it draws for an image; 0: other things are drawn, or nothing.
+  virtual size_t parameters() const { return 0; }
+  // Draws them for an image of this size, as apply() does. Error kInvalidArgument: as apply().
+  virtual void draw(int height, int width, RandomStream& rng, float* to) const {
+    (void)height, (void)width, (void)rng, (void)to;
+  }
 
  protected:
   // Error kInvalidArgument: the images are no pixels, or an operation that must be last was before.
@@ -90,6 +97,13 @@ class DecodeStep : public Step {
   DecodeOptions options_;
 };
 
+// A box as parameters: left, top, width, height.
+inline void put_box(const CropBox& box, float* to) {
+  to[0] = static_cast<float>(box.x);
+  to[1] = static_cast<float>(box.y);
+  to[2] = static_cast<float>(box.width);
+  to[3] = static_cast<float>(box.height);
+}
 // A number in a title or an error.
 std::string number(double value);
 std::string listed(const std::vector<double>& numbers);  // "(1, 2)", or "1" alone
@@ -120,6 +134,10 @@ class ImageOp : public Op {
   bool costly() const override { return true; }
   OpRef followed_by(uint32_t own, const Op& next, uint32_t operation) const override;
   std::unique_ptr<OpRun> bind(SpecRef in, Context& context) const override;
+
+  // Of an operation that stands alone.
+  const StepRef& step() const { return steps_.front().step; }
+  const Fields& fields() const { return fields_; }
 
  private:
   struct Placed {

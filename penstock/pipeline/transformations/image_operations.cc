@@ -78,16 +78,23 @@ class CropStep : public SizedStep {
     return out;
   }
   void apply(Picture& picture, RandomStream& rng) const override {
-    const int in_width = picture.width(), in_height = picture.height();
-    check_fits(in_height, in_width);
-    // In the middle as torchvision has it: halves are rounded to even.
-    CropBox box{static_cast<int>(std::nearbyint((in_width - width()) / 2.0)),
-                static_cast<int>(std::nearbyint((in_height - height()) / 2.0)), width(), height()};
-    if (random_) box = random_box(in_width, in_height, width(), height(), rng);
+    const CropBox box = box_in(picture.height(), picture.width(), rng);
     picture.crop(box.x, box.y, box.width, box.height);
+  }
+  size_t parameters() const override { return random_ ? 4 : 0; }
+  void draw(int in_height, int in_width, RandomStream& rng, float* to) const override {
+    put_box(box_in(in_height, in_width, rng), to);
   }
 
  private:
+  CropBox box_in(int in_height, int in_width, RandomStream& rng) const {
+    check_fits(in_height, in_width);
+    if (random_) return random_box(in_width, in_height, width(), height(), rng);
+    // In the middle as torchvision has it: halves are rounded to even.
+    return {static_cast<int>(std::nearbyint((in_width - width()) / 2.0)),
+            static_cast<int>(std::nearbyint((in_height - height()) / 2.0)), width(), height()};
+  }
+
   bool random_;
 };
 
@@ -109,13 +116,19 @@ class RandomResizedCropStep : public SizedStep {
     return SizedStep::result(in);
   }
   void apply(Picture& picture, RandomStream& rng) const override {
-    const CropBox box =
-        random_part(picture.width(), picture.height(), options_.scale, options_.ratio, rng);
+    const CropBox box = box_in(picture.height(), picture.width(), rng);
     picture.crop(box.x, box.y, box.width, box.height);
     picture.resize(height(), width(), options_.filter, options_.antialias);
   }
+  size_t parameters() const override { return 4; }
+  void draw(int in_height, int in_width, RandomStream& rng, float* to) const override {
+    put_box(box_in(in_height, in_width, rng), to);
+  }
 
  private:
+  CropBox box_in(int in_height, int in_width, RandomStream& rng) const {
+    return random_part(in_width, in_height, options_.scale, options_.ratio, rng);
+  }
   void check(const char* name, const Range& range, double most) const {
     if (range.least > 0 && range.least <= range.greatest && range.greatest <= most) return;
     refuse(std::string(name) + " is (" + number(range.least) + ", " + number(range.greatest) +
@@ -140,11 +153,16 @@ class FlipStep : public Step {
     return in;
   }
   void apply(Picture& picture, RandomStream& rng) const override {
-    const bool horizontal = rng.uniform() < horizontal_;
-    const bool vertical = rng.uniform() < vertical_;
-    picture.flip(horizontal, vertical);
+    float flips[2];
+    draw(picture.height(), picture.width(), rng, flips);
+    picture.flip(flips[0] == 1, flips[1] == 1);
   }
   bool moves() const override { return true; }
+  size_t parameters() const override { return 2; }
+  void draw(int, int, RandomStream& rng, float* to) const override {
+    to[0] = rng.uniform() < horizontal_ ? 1 : 0;
+    to[1] = rng.uniform() < vertical_ ? 1 : 0;
+  }
 
  private:
   double horizontal_, vertical_;

@@ -64,6 +64,15 @@ OpRef random_affine(const AffineRanges& ranges, const WarpOptions& options = {},
 OpRef perspective(double distortion = 0.5, double p = 0.5, const WarpOptions& options = {},
                   Fields fields = {"image"});
 
+// The numbers that an operation draws for the image of an element, as a new leaf `field`, float32
+// {n}, of elements that are dicts; the image stays as it is, for callers that apply the operation
+// on a device. They are those of the operation itself at this place of the chain. Of random_flip: 1
+// or 0, horizontally and vertically. Of crops, and erase: left, top, width, height; of erase 0
+// where nothing is. Of random_affine and perspective: a to f, a to h of their Map. Of color_jitter:
+// brightness, contrast, saturation, hue, and the numbers of these in the order of their
+// application. Of gaussian_blur: sigma. Other operations are refused with kInvalidArgument.
+OpRef parameters(OpRef operation, std::string field = "parameters");
+
 // Removes the boxes, float32 {n, 4 or more}, that an operation left without an area, as
 // torchvision's SanitizeBoundingBoxes: those narrower or lower than min_size or of a smaller area
 // than min_area, and those with a number that is not-a-number. The rows of `labels`, arrays with a

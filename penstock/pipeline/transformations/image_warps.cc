@@ -69,6 +69,11 @@ class RandomAffineStep : public WarpStep {
   void apply(Picture& picture, RandomStream& rng) const override {
     picture.warp(random_affine(picture.width(), picture.height(), ranges_, rng), options());
   }
+  size_t parameters() const override { return 6; }
+  void draw(int height, int width, RandomStream& rng, float* to) const override {
+    const Map map = random_affine(width, height, ranges_, rng);
+    for (double each : {map.a, map.b, map.c, map.d, map.e, map.f}) *to++ = static_cast<float>(each);
+  }
 
  private:
   AffineRanges ranges_;
@@ -90,6 +95,14 @@ class PerspectiveStep : public WarpStep {
     if (rng.uniform() >= p_) return;
     picture.warp(random_perspective(picture.width(), picture.height(), distortion_, rng),
                  options());
+  }
+  size_t parameters() const override { return 8; }
+  void draw(int height, int width, RandomStream& rng, float* to) const override {
+    Map map;
+    if (rng.uniform() < p_) map = random_perspective(width, height, distortion_, rng);
+    for (double each : {map.a, map.b, map.c, map.d, map.e, map.f, map.g, map.h}) {
+      *to++ = static_cast<float>(each);
+    }
   }
 
  private:

@@ -1,4 +1,4 @@
-"""``penstock convert INPUT... OUTPUT``: between images, arrays, IDX, Parquet, TFRecord and tar."""
+"""``penstock convert INPUT... OUTPUT``: of images, arrays, IDX, HDF5, Parquet, TFRecord and tar."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from ..writers import (
 )
 from . import Failed, bytes_text
 from .files import Bar, Feature, Survey, copied, counted, find, surveys, text_of
+from .rows import hdf5_columns
 from .verify import print_damage
 
 _IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -55,16 +56,21 @@ class Rows:
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "convert",
-        help="write images, arrays, IDX, Parquet, TFRecord or tar files as another of these",
+        help="write images, arrays, IDX, HDF5, Parquet, TFRecord or tar files in another format",
         description="INPUT is a folder of class folders of images, .npy or .npz files, IDX files "
-        "(.idx, ...-idx3-ubyte), Parquet files, TFRecord files, or tar archives of samples. The "
-        "name of OUTPUT tells its format: .tar, .tar.gz, .tgz, .parquet, .npy, .npz, or as of IDX; "
-        "TFRecord otherwise. It appears when it is complete.",
+        "(.idx, ...-idx3-ubyte), HDF5 files (.h5, .hdf5), Parquet files, TFRecord files, or tar "
+        "archives of samples. The name of OUTPUT tells its format: .tar, .tar.gz, .tgz, "
+        ".parquet, .npy, .npz, or as of IDX; TFRecord otherwise. It appears when it is complete.",
     )
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="a folder, or files of one kind")
     add("output", metavar="OUTPUT", help="the file to write")
-    add("--columns", type=_names, metavar="A,B", help="of arrays, Parquet, tf.Examples: only these")
+    add(
+        "--columns",
+        type=_names,
+        metavar="A,B",
+        help="of arrays, HDF5, Parquet, tf.Examples: only these",
+    )
     add("--shards", type=_shards, default=1, help="write so many files, OUTPUT-00000-of-... (1)")
     add("--skip-damage", action="store_true", help="leave out what is damaged")
     add("--overwrite", action="store_true", help="OUTPUT may be there already")
@@ -139,6 +145,8 @@ def _input(
         return paths, lambda: Rows({}, iter(()), 0)
     if found == "Parquet":
         return [], lambda: parquet_rows(paths, skip, kind, columns)
+    if found == "HDF5":
+        return [], lambda: hdf5_rows(paths, skip, kind, columns)
     openers: dict[str, Callable[[], Rows]] = {
         "tar archives": lambda: sample_rows(paths, skip),
         "arrays": lambda: array_rows(paths, kind),
@@ -155,6 +163,8 @@ def _kind_of_input(path: str) -> str:
         return "Parquet"
     if is_idx(path):
         return "IDX"
+    if without_query(path).lower().endswith((".h5", ".hdf5")):
+        return "HDF5"
     return "arrays" if os.path.splitext(path)[1] in _ARRAYS else "tfrecord"
 
 
@@ -290,6 +300,19 @@ def parquet_rows(paths: list[str], skip: bool, kind: str, columns: list[str] | N
     """Rows of Parquet files."""
     dataset = Dataset.parquet(paths, columns)
     rows = _rows_of(dataset, skip, len(dataset))
+    return _told(rows, kind)
+
+
+def hdf5_rows(paths: list[str], skip: bool, kind: str, columns: list[str] | None) -> Rows:
+    """Rows of the data sets of HDF5 files, file after file; the first file tells the data sets."""
+    others: dict[str, int] = {}
+    names = {name: name for name in columns or ()}
+    if not names:
+        names, others = hdf5_columns(paths[0])
+    first, *more = (Dataset.hdf5(path, names) for path in paths)
+    dataset = first.concatenate(*more) if more else first
+    rows = _rows_of(dataset, skip, int(dataset.cardinality() or 0))
+    rows.said += [f"left out: {name}, which has {counted(n, 'row')}" for name, n in others.items()]
     return _told(rows, kind)
 
 

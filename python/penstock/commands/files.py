@@ -12,7 +12,7 @@ from typing import Any
 from .. import _engine
 from ..base.remote import is_url, without_query
 from ..errors import Error, NotFound
-from ..writers import is_idx, is_parquet, is_tar
+from ..writers import is_idx, is_parquet, is_snapshot, is_tar
 from . import Failed, size_of
 
 _REDRAWN_S = 0.1
@@ -141,10 +141,10 @@ def text_of(error: Exception) -> str:
 
 
 def is_rows(path: str) -> bool:
-    """Whether a path names arrays (npy, npz, IDX, HDF5), or a folder of images."""
+    """Whether a path names arrays (npy, npz, IDX, HDF5), a folder of images or a snapshot."""
     name = without_query(path).lower()
     known = name.endswith((".npy", ".npz", ".h5", ".hdf5")) or is_idx(name)
-    return known or (not is_url(path) and os.path.isdir(path))
+    return known or (not is_url(path) and (os.path.isdir(path) or is_snapshot(path)))
 
 
 def find(patterns: Sequence[str]) -> list[str]:

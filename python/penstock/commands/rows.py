@@ -1,4 +1,4 @@
-"""Passes over files of arrays (npy, npz, IDX, HDF5) and folders of images: what a Dataset reads."""
+"""Passes over arrays (npy, npz, IDX, HDF5), folders of images and snapshots: as a Dataset reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import _engine
 from ..base.remote import local_path, without_query
 from ..dataset.dataset import Dataset
 from ..errors import DataLoss, InvalidArgument
-from ..writers import is_idx
+from ..writers import is_idx, is_snapshot
 from . import size_of
 from .passes import FilePass
 
@@ -33,7 +33,7 @@ class Pass(FilePass):
         try:
             dataset, found["call"] = _opened(self._path)
             count = dataset.cardinality()
-            found["columns"] = _columns_of(dataset)
+            found["columns"] = _columns_of(dataset) if count else {}
         except DataLoss as error:
             self._lose(0, 0, size, _without(self._path, error))
             return found
@@ -67,6 +67,8 @@ def _opened(path: str) -> tuple[Dataset, str]:
     """The Dataset of a path, and the call that a user writes."""
     name = without_query(path).lower()
     shown = _engine.without_secrets(path)
+    if is_snapshot(path):
+        return Dataset.snapshot(path), f'penstock.Dataset.snapshot("{shown}")'
     if name.endswith(".npy"):
         return Dataset.npy(path), f'penstock.Dataset.npy("{shown}")'
     if name.endswith(".npz"):
@@ -77,28 +79,42 @@ def _opened(path: str) -> tuple[Dataset, str]:
 
 
 def _hdf5(path: str, shown: str) -> tuple[Dataset, str]:
-    """The data sets with as many rows as most have, side by side."""
+    names, _ = hdf5_columns(path)
+    return Dataset.hdf5(path, names), f'penstock.Dataset.hdf5("{shown}", {names})'
+
+
+def hdf5_columns(path: str) -> tuple[dict[str, str], dict[str, int]]:
+    """The data sets with as many rows as most have, by their names; and the rows of the others.
+
+    Raises
+    ------
+    InvalidArgument
+        h5py is not installed, or no data set has rows.
+    DataLoss
+        The file is damaged, or no HDF5 file.
+    """
+    shown = _engine.without_secrets(path)
     try:
         import h5py
     except ImportError as error:
         raise InvalidArgument("HDF5 files need h5py: pip install h5py", "hdf5") from error
-    shapes: dict[str, tuple[int, ...]] = {}
+    rows: dict[str, int] = {}
 
     def add(name: str, found: Any) -> None:
         if isinstance(found, h5py.Dataset) and found.shape:
-            shapes[name] = found.shape
+            rows[name] = found.shape[0]
 
     try:
         with h5py.File(local_path(path), "r") as file:
             file.visititems(add)
     except (OSError, RuntimeError) as error:
         raise DataLoss(f"{shown} is no HDF5 file, or it is damaged: {error}", "hdf5") from None
-    if not shapes:
+    if not rows:
         raise InvalidArgument(f"{shown} has no data set with rows", "hdf5")
-    lengths = [shape[0] for shape in shapes.values()]
+    lengths = list(rows.values())
     length = max(lengths, key=lengths.count)
-    names = {name: name for name, shape in shapes.items() if shape[0] == length}
-    return Dataset.hdf5(path, names), f'penstock.Dataset.hdf5("{shown}", {names})'
+    names = {name: name for name, count in rows.items() if count == length}
+    return names, {name: count for name, count in rows.items() if count != length}
 
 
 def _images(path: str, shown: str) -> tuple[Dataset, str]:
@@ -126,4 +142,4 @@ def _type_of(spec: Any) -> str:
 
 def _without(path: str, error: Exception) -> str:
     text = str(error).removeprefix(f"{getattr(error, 'operation', '')}: ")
-    return text.removeprefix(_engine.without_secrets(path)).lstrip(": ")
+    return text.removeprefix(_engine.without_secrets(path)).lstrip(":, ")

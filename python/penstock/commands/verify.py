@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ..writers import is_parquet, is_tar
+from ..writers import is_parquet, is_snapshot, is_tar
 from . import bytes_text
 from .files import Survey, counted, find, is_rows, looks_like, surveys
 
@@ -21,8 +21,9 @@ def add_to(commands: Any) -> None:
         help="verify files of records, tables, arrays and images",
         description="Verifies every checksum of TFRecord files; of tar archives every header "
         "(their data has no checksums); decodes every row group of Parquet files, with the "
-        "checksums that its pages have; reads every row of npy, npz, IDX and HDF5 files, and "
-        "decodes every image in a folder of images. Names each damaged place. Exit code 1: there "
+        "checksums that its pages have; verifies every checksum of the files of Dataset.cache; "
+        "reads every row of npy, npz, IDX and HDF5 files, and decodes every image in a folder of "
+        "images. Names each damaged place. Exit code 1: there "
         "is one.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a path, or a pattern in quotes")
@@ -60,9 +61,10 @@ def _verify(paths: list[str], options: argparse.Namespace) -> int:
     what = "sample" if all(map(is_tar, paths)) else "record"
     if all(map(is_parquet, paths)):
         what = "row"
-    reads = all(map(is_rows, paths))
-    if reads:
-        what = "row"
+    snapshots = all(map(is_snapshot, paths))  # each element has a checksum
+    reads = all(map(is_rows, paths)) and not snapshots
+    if reads or snapshots:
+        what = "row" if reads else "element"
     if options.json:
         print(json.dumps({"ok": not damaged, "files": [_plain(found) for found in each]}, indent=1))
     elif damaged:

@@ -19,7 +19,8 @@ class Operation:
 
     def __init__(self, name: str, *arguments: Any) -> None:
         self._recipe = (name, arguments)
-        self._native = getattr(_engine, name)(*arguments)
+        given = [each._native if isinstance(each, Operation) else each for each in arguments]
+        self._native: Any = getattr(_engine, name)(*given)
 
     def __reduce__(self) -> tuple[Any, ...]:
         name, arguments = self._recipe
