@@ -265,3 +265,33 @@ def test_streams_end(staged):
     with feed(stream, workers=1) as batches:
         for _ in range(2):
             assert [int(x[0]) for x in batches] == list(range(5))
+
+
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_functions_of_a_device_run_in_order(accelerator, request):
+    if accelerator:
+        request.getfixturevalue("staged")
+    device = jax.devices()[0]
+
+    def negative(x):
+        assert isinstance(x, jax.Array)
+        if int(x[0]) == 12:
+            raise OverflowError("twelve")
+        return -x
+
+    chain = penstock.Dataset.range(40).batch(4).map(negative, device=device)
+    with feed(chain, workers=0) as batches:
+        seen = []
+        with pytest.raises(OverflowError, match="twelve"):
+            for batch in batches:
+                seen.append(int(batch[0]))
+        assert seen == [0, -4, -8]
+        assert batches.state()["batches"] == 3
+        batches.restore({**batches.state(), "batches": 8})
+        assert [int(batch[0]) for batch in batches] == [-32, -36]
+
+
+def test_functions_of_another_device_are_refused():
+    chain = penstock.Dataset.range(40).batch(4).map(abs, device="cuda:0")
+    with pytest.raises(penstock.InvalidArgument, match="functions of the Dataset run on 'cuda:0'"):
+        feed(chain, device=jax.devices()[0])
