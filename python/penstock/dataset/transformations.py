@@ -20,7 +20,7 @@ from ..base.arguments import (
     text,
 )
 from ..base.arguments import path as path_of
-from ..device.functions import DeviceMapped, checked
+from ..device.functions import BatchFunction, DeviceMapped, checked
 from ..errors import InvalidArgument
 from .chain import Chain, datasets
 from .recipe import Operation, title_of
@@ -271,6 +271,10 @@ class Transformations(Chain):
         """
         if device is not None:
             return DeviceMapped(self, device, (checked(function),))  # type: ignore[arg-type]
+        if isinstance(function, BatchFunction):
+            raise InvalidArgument(
+                f'{function!r} runs on a device: give it, map(..., device="cuda:0")', "map"
+            )
         return self._with("map", function)
 
     @old_names(drop_remainder="drop_last")

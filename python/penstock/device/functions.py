@@ -63,6 +63,13 @@ class DeviceMapped:
         return f"{self._dataset!r} > map(device={self._device!r}) x {len(self._functions)}"
 
 
+class BatchFunction:
+    """A function of a device that gets the batch itself, even if it is a tuple."""
+
+    def __call__(self, batch: Any) -> Any:
+        raise NotImplementedError
+
+
 def checked(function: Any) -> Function:
     """Return a function for a device, or raise an error if it is not one."""
     if not callable(function):
@@ -87,7 +94,8 @@ def taken_apart(source: Any) -> tuple[Any, Any, tuple[Function, ...]]:
 def applied(functions: tuple[Function, ...], batch: Any) -> Any:
     """Return the result of all functions, one after the other."""
     for function in functions:
-        batch = function(*batch) if isinstance(batch, tuple) else function(batch)
+        whole = isinstance(function, BatchFunction) or not isinstance(batch, tuple)
+        batch = function(batch) if whole else function(*batch)
     return batch
 
 

@@ -94,17 +94,16 @@ class TensorLoader(StagedLoader):
             place.check_start_method(options.get("start_method"))
         super().__init__(source, Ahead(0 if place is None else ahead), **options)
         self._place = place
-        self._functions = functions
+        self._way: Place | Worked | None = place
+        if functions:
+            self._way = (
+                Worked(functions, _tensors, _same) if place is None else worked(place, functions)
+            )
 
     def _placed(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
-        place = self._place
-        way: Place | Worked
-        if place is None:
-            if not self._functions:
-                return map(_tensors, batches)
-            way = Worked(self._functions, _tensors, lambda batch: batch)
-        else:
-            way = worked(place, self._functions) if self._functions else place
+        way = self._way
+        if way is None:
+            return map(_tensors, batches)
         return self._ahead.run(lambda: self, batches, epoch, way.send, way.deliver)
 
     @property
@@ -133,6 +132,10 @@ class TensorLoader(StagedLoader):
         super().close()
         if self._place is not None:
             self._place.close()
+
+
+def _same(batch: Any) -> Any:
+    return batch
 
 
 def _device(device: Any) -> torch.device:
