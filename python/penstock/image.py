@@ -27,13 +27,15 @@ Examples
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 
-from .base.arguments import flag, integer, integer_list, leaf, real, several, string
+from .base.arguments import flag, integer, integer_list, leaf, one_of, real, several, string
 from .dataset.dataset import Dataset
 from .dataset.recipe import Operation
+from .device.functions import BatchFunction
+from .device.images import Normalize, ToChw
 from .errors import InvalidArgument
 from .operations import _floats, _names
 
@@ -76,6 +78,7 @@ Fields: TypeAlias = "str | Sequence[str]"
 Others: TypeAlias = "str | Sequence[str] | None"
 
 _MOST_SIDE = 65535
+_PLACES = ("workers", "device")
 
 
 def decode(
@@ -900,9 +903,29 @@ def grayscale(channels: int = 1, *, fields: Fields = "image") -> Operation:
     )
 
 
+@overload
 def normalize(
-    mean: float | Sequence[float], std: float | Sequence[float], *, fields: Fields = "image"
-) -> Operation:
+    mean: float | Sequence[float],
+    std: float | Sequence[float],
+    *,
+    fields: Fields = "image",
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def normalize(
+    mean: float | Sequence[float],
+    std: float | Sequence[float],
+    *,
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def normalize(
+    mean: float | Sequence[float],
+    std: float | Sequence[float],
+    *,
+    fields: Fields = "image",
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Turn uint8 into float32: ``(x - mean) / std``, of values from 0 to 255.
 
     Only `to_chw` may follow. `penstock.normalize` does the same for arrays of other dtypes.
@@ -913,16 +936,30 @@ def normalize(
         Numbers for values from 0 to 1, as torchvision's, are to be multiplied by 255.
     fields
         As of `decode`.
+    on : {"workers", "device"}
+        device: a function for batches, ``dataset.batch(n).map(normalize(..., on="device"),
+        device="cuda:0")``, so that one byte a value is sent to the device. The results are the same
+        bits.
     """
     name = "image.normalize"
-    return Operation(
-        "image_normalize", _floats("mean", mean), _floats("std", std), _names(fields, name)
-    )
+    one_of("on", on, _PLACES, name)
+    numbers = _floats("mean", mean), _floats("std", std), _names(fields, name)
+    return Normalize(*numbers) if on == "device" else Operation("image_normalize", *numbers)
 
 
-def to_chw(*, fields: Fields = "image") -> Operation:
-    """Put the channels first: ``(channels, height, width)``. Only `normalize` may follow."""
-    return Operation("image_to_chw", _names(fields, "image.to_chw"))
+@overload
+def to_chw(*, fields: Fields = "image", on: Literal["workers"] = "workers") -> Operation: ...
+@overload
+def to_chw(*, fields: Fields = "image", on: Literal["device"]) -> BatchFunction: ...
+def to_chw(*, fields: Fields = "image", on: str = "workers") -> Operation | BatchFunction:
+    """Put the channels first: ``(channels, height, width)``. Only `normalize` may follow.
+
+    With ``on="device"``, as of `normalize`, it comes after `normalize`.
+    """
+    name = "image.to_chw"
+    one_of("on", on, _PLACES, name)
+    names = _names(fields, name)
+    return ToChw(names) if on == "device" else Operation("image_to_chw", names)
 
 
 class compose:

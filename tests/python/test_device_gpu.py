@@ -131,3 +131,23 @@ def test_rows_that_stay_have_the_order_of_the_host(most):
                 sent = kept.stats()["link_bytes"]
         if most is None:
             assert kept.stats()["link_bytes"] == sent == values.nbytes + 1000 * 8
+
+
+def test_functions_of_a_device_run_on_a_stream_of_their_own():
+    streams = set()
+
+    def doubled(batch):
+        streams.add(torch.cuda.current_stream())
+        for _ in range(20):  # takes longer than the copy
+            batch["x"] @ batch["x"].T
+        return {"x": batch["x"] * 2, "y": batch["y"]}
+
+    chain = rows().map(doubled, device="cuda:0")
+    with penstock.torch.feed(chain, workers=2) as feed:
+        for _ in range(3):
+            for i, batch in enumerate(feed):
+                first = torch.arange(8000, dtype=torch.float32, device="cuda") + 8000 * i
+                assert torch.equal(batch["x"], 2 * first.view(8, 1000)), i
+                assert batch["y"].tolist() == list(range(8 * i, 8 * i + 8))
+    assert torch.cuda.current_stream() not in streams
+    assert len(streams) == 1

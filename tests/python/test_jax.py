@@ -265,3 +265,49 @@ def test_streams_end(staged):
     with feed(stream, workers=1) as batches:
         for _ in range(2):
             assert [int(x[0]) for x in batches] == list(range(5))
+
+
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_functions_of_a_device_run_in_order(accelerator, request):
+    if accelerator:
+        request.getfixturevalue("staged")
+    device = jax.devices()[0]
+
+    def negative(x):
+        assert isinstance(x, jax.Array)
+        if int(x[0]) == 12:
+            raise OverflowError("twelve")
+        return -x
+
+    chain = penstock.Dataset.range(40).batch(4).map(negative, device=device)
+    with feed(chain, workers=0) as batches:
+        seen = []
+        with pytest.raises(OverflowError, match="twelve"):
+            for batch in batches:
+                seen.append(int(batch[0]))
+        assert seen == [0, -4, -8]
+        assert batches.state()["batches"] == 3
+        batches.restore({**batches.state(), "batches": 8})
+        assert [int(batch[0]) for batch in batches] == [-32, -36]
+
+
+def test_images_are_normalized_on_the_device():
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 5, 7, 3), np.uint8)
+    mean, std = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+    data = penstock.Dataset.arrays({"image": pixels}).batch(8)
+    operations = (
+        penstock.image.normalize(mean, std, on="device"),
+        penstock.image.to_chw(on="device"),
+    )
+    for operation in operations:
+        data = data.map(operation, device=jax.devices()[0])
+    with feed(data, workers=0) as batches:
+        (batch,) = batches
+    wanted = (pixels - np.float32(mean)) / np.float32(std)
+    assert np.allclose(batch["image"], wanted.transpose(0, 3, 1, 2), rtol=1e-6, atol=1e-6)
+
+
+def test_functions_of_another_device_are_refused():
+    chain = penstock.Dataset.range(40).batch(4).map(abs, device="cuda:0")
+    with pytest.raises(penstock.InvalidArgument, match="functions of the Dataset run on 'cuda:0'"):
+        feed(chain, device=jax.devices()[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ..base.arguments import (
     text,
 )
 from ..base.arguments import path as path_of
+from ..device.functions import BatchFunction, DeviceMapped, checked
 from ..errors import InvalidArgument
 from .chain import Chain, datasets
 from .recipe import Operation, title_of
@@ -246,7 +247,13 @@ class Transformations(Chain):
         """
         return self._then("enumerate", integer("start", start, -(1 << 63), operation="enumerate"))
 
-    def map(self, function: Callable[..., Any] | Operation) -> Dataset:
+    @overload
+    def map(self, function: Callable[..., Any] | Operation) -> Dataset: ...
+    @overload
+    def map(self, function: Callable[..., Any], *, device: Any) -> DeviceMapped: ...
+    def map(
+        self, function: Callable[..., Any] | Operation, *, device: Any = None
+    ) -> Dataset | DeviceMapped:
         """Apply a function to every element.
 
         Parameters
@@ -256,7 +263,18 @@ class Transformations(Chain):
             element: arrays, numbers, bytes, strings, and tuples, lists and dicts of these. In it,
             `penstock.rng` is keyed by seed, epoch and the element's position. An exception is
             raised in the consumer, at the element's place.
+        device : device of torch or jax, optional
+            Run the function on this device, on the framework's arrays that are there: tensors, or
+            arrays of jax. It runs in this process, in order and ahead of the step, and only as the
+            last stage before `penstock.torch.feed`, `penstock.jax.feed` or
+            `penstock.device.resident`, whose batches it then gets.
         """
+        if device is not None:
+            return DeviceMapped(self, device, (checked(function),))  # type: ignore[arg-type]
+        if isinstance(function, BatchFunction):
+            raise InvalidArgument(
+                f'{function!r} runs on a device: give it, map(..., device="cuda:0")', "map"
+            )
         return self._with("map", function)
 
     @old_names(drop_remainder="drop_last")

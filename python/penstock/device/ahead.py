@@ -92,9 +92,10 @@ class Ahead:
                     break
             if not sent:
                 break
-            batch = sent.popleft()[1]
+            batch = sent[0][1]
             if deliver is not None:
-                batch = deliver(batch)
+                batch = deliver(batch)  # if it raises, the position is this batch
+            sent.popleft()
             yield batch
             del batch
         if error is not None:

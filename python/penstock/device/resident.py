@@ -18,6 +18,7 @@ from ..base.conventions import Closing, Restorable, shown
 from ..base.nests import leaves_of, mapped
 from ..errors import Closed, InvalidArgument
 from ..loader import Loader
+from .functions import applied, taken_apart
 from .rows import device_rows, host_permuted
 
 if TYPE_CHECKING:
@@ -90,6 +91,12 @@ class Resident(Restorable, Closing):
         self, dataset: Any, device: Any, max_bytes: int | None, options: WorkerOptions
     ) -> None:
         name = "device.resident"
+        dataset, named, self._functions = taken_apart(dataset)
+        if self._functions and named != device:
+            raise InvalidArgument(
+                f"device is {device!r}, and functions of the Dataset run on {named!r}; give one",
+                name,
+            )
         if not hasattr(dataset, "_row_order"):
             raise InvalidArgument(
                 f"{type(dataset).__name__} is not a penstock.Dataset; make one of arrays by "
@@ -197,7 +204,7 @@ class Resident(Restorable, Closing):
         if self._host:
             columns = self._with_host_rows(columns, epoch, base, step)
         each = iter(columns)
-        return mapped(lambda _: next(each), self._example)
+        return applied(self._functions, mapped(lambda _: next(each), self._example))
 
     def _rows_from(self, epoch: int, base: int, first: int) -> tuple[int, Any]:
         """Return a position, and the rows from there on; they include the batch at `first`."""

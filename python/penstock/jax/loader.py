@@ -14,6 +14,7 @@ import numpy as np
 
 from ..base.element_spec import with_types
 from ..device.ahead import Ahead
+from ..device.functions import Worked, taken_apart
 from ..device.staged_loader import StagedLoader
 from ..errors import InvalidArgument
 
@@ -77,6 +78,17 @@ class JaxLoader(StagedLoader):
         sharding: Any = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
+        source, named, functions = taken_apart(source)
+        if functions:
+            given = device if sharding is None else sharding
+            if given is not None and given != named:
+                raise InvalidArgument(
+                    f"batches go to {given!r}, and functions of the Dataset run on {named!r}; "
+                    "give one",
+                    "feed",
+                )
+            if sharding is None:
+                device = named
         if device is not None and sharding is not None:
             raise InvalidArgument("give a device or a sharding, not both", "feed")
         if device is not None and not isinstance(device, jax.Device):
@@ -94,14 +106,20 @@ class JaxLoader(StagedLoader):
         self._place = device if sharding is None else sharding
         places = jax.tree.leaves(self._place, is_leaf=_is_place) or [jax.devices()[0]]
         self._stages = any(_platform(place) != "cpu" for place in places)
+        self._functions = functions
+        if not self._stages:
+            self._ahead.most = 0
         self._global = any(not getattr(place, "is_fully_addressable", True) for place in places)
 
     @property
     def element_spec(self) -> Any:
-        """As for `penstock.Loader`, with jax's types instead of NumPy's."""
+        """As for `penstock.Loader`, with jax's types; before functions of a device."""
         return with_types(super().element_spec, jax.dtypes.canonicalize_dtype)
 
     def _placed(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
+        if self._functions:
+            way = Worked(self._functions, self._put, lambda batch: batch)
+            return self._ahead.run(lambda: self, batches, epoch, way.send, way.deliver)
         if not self._stages:
             return map(self._put, batches)
         return self._ahead.run(lambda: self, batches, epoch, self._put)

@@ -19,8 +19,10 @@ from ..base.element_spec import with_types
 from ..base.interop import tensor_of_leaf
 from ..base.nests import mapped
 from ..device.ahead import Ahead
-from ..device.place import torch_place
+from ..device.functions import Worked, taken_apart, worked
+from ..device.place import Place, torch_place
 from ..device.staged_loader import StagedLoader
+from ..errors import InvalidArgument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -79,21 +81,34 @@ class TensorLoader(StagedLoader):
         self, source: Any, *, device: Any = None, ahead: int = 2, **options: Unpack[LoaderOptions]
     ) -> None:
         ahead = integer("ahead", ahead, 0, 1 << 10, operation="feed")
+        source, named, functions = taken_apart(source)
+        if device is None:
+            device = named
+        elif functions and _device(device) != _device(named):
+            raise InvalidArgument(
+                f"device is {device!r}, and functions of the Dataset run on {named!r}; give one",
+                "feed",
+            )
         place = torch_place(device)
         if place is not None:
             place.check_start_method(options.get("start_method"))
-        super().__init__(source, Ahead(ahead), **options)
+        super().__init__(source, Ahead(0 if place is None else ahead), **options)
         self._place = place
+        self._way: Place | Worked | None = place
+        if functions:
+            self._way = (
+                Worked(functions, _tensors, _same) if place is None else worked(place, functions)
+            )
 
     def _placed(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
-        place = self._place
-        if place is None:
+        way = self._way
+        if way is None:
             return map(_tensors, batches)
-        return self._ahead.run(lambda: self, batches, epoch, place.send, place.deliver)
+        return self._ahead.run(lambda: self, batches, epoch, way.send, way.deliver)
 
     @property
     def element_spec(self) -> Any:
-        """As for `penstock.Loader`, with torch's types."""
+        """As for `penstock.Loader`, with torch's types; before functions of a device."""
         return with_types(super().element_spec, _type_of)
 
     def stats(self) -> dict[str, Any]:
@@ -117,6 +132,18 @@ class TensorLoader(StagedLoader):
         super().close()
         if self._place is not None:
             self._place.close()
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def _device(device: Any) -> torch.device:
+    """Return a device with its number."""
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 def _tensors(batch: Any) -> Any:

@@ -1,0 +1,102 @@
+"""Operations of penstock.image on a device, with torch: the same bits as in the workers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import contract
+
+torch = pytest.importorskip("torch")
+
+import penstock  # noqa: E402
+import penstock.torch  # noqa: E402
+from penstock import image  # noqa: E402
+
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+INLINE = {"workers": 0}
+
+
+def pictures(dtype=np.uint8):
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 5, 7, 3)).astype(dtype)
+    return penstock.Dataset.arrays({"image": pixels, "label": np.arange(24)}).shuffle(seed=1)
+
+
+def by(dataset, *operations):
+    for operation in operations:
+        dataset = dataset.map(operation, device="cpu")
+    return dataset
+
+
+def arrays(batches):
+    return [penstock.base.nests.mapped(lambda leaf: leaf.numpy(), batch) for batch in batches]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize(("mean", "std"), [(MEAN, STD), (33.3, 78.6)])
+def test_images_are_those_of_the_workers(mean, std, dtype):
+    there = by(
+        pictures(dtype).batch(8),
+        image.normalize(mean, std, on="device"),
+        image.to_chw(on="device"),
+    )
+    host = pictures(dtype).map(image.normalize(mean, std)).map(image.to_chw()).batch(8)
+    with host.build(**INLINE) as feed:
+        wanted = [list(feed) for _ in range(2)]
+    with penstock.torch.feed(there, **INLINE) as feed:
+        contract.assert_same([arrays(feed) for _ in range(2)], wanted)
+    with penstock.device.resident(there, "cpu", **INLINE) as kept:
+        contract.assert_same([arrays(kept) for _ in range(2)], wanted)
+        assert kept.stats()["resident_bytes"] == 24 * (105 * np.dtype(dtype).itemsize + 8)
+
+
+def test_fields_are_named_as_in_workers():
+    pixels = np.arange(4 * 2 * 2, dtype=np.uint8).reshape(4, 2, 2)
+    pair = penstock.Dataset.arrays((pixels, np.arange(4))).batch(2)
+    with penstock.torch.feed(by(pair, image.normalize(1, 2, fields="0", on="device"))) as feed:
+        for i, (x, y) in enumerate(feed):
+            assert np.array_equal(x.numpy(), (pixels[2 * i : 2 * i + 2] - np.float32(1)) / 2)
+            assert y.tolist() == [2 * i, 2 * i + 1]
+    alone = penstock.Dataset.arrays(pixels).batch(4)
+    with penstock.torch.feed(by(alone, image.normalize(1, 2, fields="", on="device"))) as feed:
+        (x,) = feed
+        assert np.array_equal(x.numpy(), (pixels - np.float32(1)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("operations", "text"),
+    [
+        ([image.normalize(1, 2, fields="picture", on="device")], "no field 'picture', only"),
+        ([image.normalize(1, 2, fields="label", on="device")], "images are int64"),
+        ([image.normalize((1, 2), (3, 4), on="device")], "do not have 2 channels"),
+        (
+            [image.to_chw(on="device"), image.normalize(MEAN, STD, on="device")],
+            "normalize before to_chw",
+        ),
+        ([lambda batch: batch["image"], image.to_chw(on="device")], "is one array"),
+        (
+            [lambda batch: {"image": batch["image"][0]}, image.to_chw(on="device")],
+            r"has shape \(5, 7, 3\)",
+        ),
+    ],
+)
+def test_other_batches_are_refused(operations, text):
+    with (
+        penstock.torch.feed(by(pictures().batch(8), *operations), **INLINE) as feed,
+        pytest.raises(penstock.InvalidArgument, match=text),
+    ):
+        next(iter(feed))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: image.normalize(1, 2, on="moon"), "moon"),
+        (lambda: image.normalize((1, 2), 3, on="device"), "2 numbers of mean and 1 of std"),
+        (lambda: image.normalize(1, 0, on="device"), "std is 0"),
+        (lambda: pictures().map(image.to_chw(on="device")), "runs on a device: give it"),
+    ],
+)
+def test_arguments_are_checked(make, text):
+    with pytest.raises(penstock.InvalidArgument, match=text):
+        make()
