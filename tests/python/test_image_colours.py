@@ -414,4 +414,4 @@ def test_the_contact_sheet_has_a_row_for_each_operation(tmp_path):
     assert sheet.shape[2] == 3
     text = program.read_text()
     undrawn = [name for name in image.__all__ if f"image.{name}(" not in text]
-    assert undrawn == ["encode", "normalize", "sanitize_boxes", "to_chw"]
+    assert undrawn == ["encode", "normalize", "parameters", "sanitize_boxes", "to_chw"]

@@ -11,7 +11,7 @@
 #include "penstock/base/random.h"
 #include "penstock/image/encode.h"
 #include "penstock/image/picture.h"
-#include "penstock/image/random_crop.h"
+#include "penstock/image/random_box.h"
 #include "penstock/pipeline/stages/op.h"
 
 namespace penstock::image {

@@ -102,7 +102,7 @@ OpRef auto_augment(AugmentPolicy policy = AugmentPolicy::kImageNet, const WarpOp
                    Fields fields = {"image"});
 OpRef trivial_augment_wide(const WarpOptions& options = {}, Fields fields = {"image"});
 
-// See penstock/image/blur.h. `size` is odd; sigma is uniform in its range. uint8.
+// See penstock/image/adjust.h. `size` is odd; sigma is uniform in its range. uint8.
 OpRef gaussian_blur(int size, const Range& sigma = {0.1, 2}, Fields fields = {"image"});
 // A box of random area and aspect ratio (height by width) gets one value, as torchvision's
 // RandomErasing chooses it; an image that no box fits into stays. Of any dtype.
