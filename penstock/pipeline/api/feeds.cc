@@ -1,6 +1,5 @@
 #include "penstock/pipeline/api/feeds.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "penstock/base/error.h"

@@ -38,7 +38,8 @@ StreamReader::StreamReader(std::shared_ptr<const Plan> plan, const Options& opti
       there_(std::move(there)),
       holder_(budget, [this] { wake(); }),
       first_ticket_(budget, nullptr),
-      memory_(budget.total(), &holder_),
+      // Elements of parallel maps, which are not in memory_, are pulled along with the others.
+      memory_(options.parallel_maps == nullptr ? budget.total() : budget.total() / 2, &holder_),
       watch_(std::make_unique<Alone>(*this)),
       context_{scratch_,         options.seed,          0,
                options.retries,  watch_.get(),          &clock_,
@@ -73,12 +74,18 @@ void StreamReader::drop(std::deque<Made>& made) {
 
 // ---- bytes -------------------------------------------------------------------------------------
 
-// Whether another stream chunk may be made now. The first one always may: it is the minimum. With
-// the lock.
+// Whether another stream chunk may be made now. If none waits for take(), it always may, however
+// much memory the stages have. With the lock.
 bool StreamReader::may_make() {
+  if (taken_) return true;
   if (made_.size() >= options_.ahead) return false;
-  if (!taken_ && holder_.take(chunk_bytes_)) taken_ = chunk_bytes_;
-  return taken_.has_value();
+  if (made_.empty()) {
+    holder_.add(chunk_bytes_);
+  } else if (!holder_.take(chunk_bytes_)) {
+    return false;
+  }
+  taken_ = chunk_bytes_;
+  return true;
 }
 
 // The estimate for the next stream chunks; one of them is the minimum. On the thread that reads,

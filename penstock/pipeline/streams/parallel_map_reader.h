@@ -54,6 +54,8 @@ class ParallelMapReader : public ElementReader, private Tickets, private Paralle
   std::optional<uint64_t> steps(uint64_t epoch, uint64_t base) override;
   Described describe(const Position& at, BatchEntry& entry) override;
   uint64_t input_bytes() const override;
+  // The function's result, until it is written into its slot.
+  uint64_t work_bytes(uint64_t element_bytes) const override { return element_bytes; }
   uint64_t kept_bytes() const override { return taken_bytes_; }
   void use_grant() override;
   bool ready() override { return !read_.empty() && !read_.front().posted; }
