@@ -1,5 +1,6 @@
 #include "python_worker.h"
 
+#include <functional>
 #include <utility>
 
 #include "gil.h"
@@ -90,18 +91,20 @@ void PythonWorker::run_map(Slot& slot) {
   const Ticket& ticket = slot.ticket();
   const uint32_t count = ticket.end - ticket.begin;
   Kept kept = this->kept();
-  const auto failed = map_->fetch(slot, [&](PyObject* sample, uint32_t row, uint64_t key) {
+  const auto use = [&](PyObject* sample, uint32_t row, uint64_t key) {
     return add(slot, kept, sample, row, key);
-  });
+  };
+  const auto failed = map_->fetch(slot, std::cref(use));  // a reference needs no allocation
   if (failed) return outlet_.fail(slot, *failed);
   if (!finish(slot, std::move(kept), count, count - 1)) outlet_.fail(slot, map_->whole(ticket));
 }
 
 void PythonWorker::run_stream(Slot& slot) {
   Kept kept = this->kept();
-  const auto pulled = stream_->pull(slot, [&](PyObject* item, uint32_t row, uint64_t ordinal) {
+  const auto use = [&](PyObject* item, uint32_t row, uint64_t ordinal) {
     return add(slot, kept, item, row, ordinal);
-  });
+  };
+  const auto pulled = stream_->pull(slot, std::cref(use));
   if (pulled.failed) return outlet_.fail(slot, *pulled.failed);
   // A batch that is short because of losses is not the last one: only the stream's end is.
   if (pulled.ended && (pulled.count == 0 || settings_.drop_last)) {

@@ -37,11 +37,14 @@ std::optional<FailurePlace> SampleFetcher::fetch(Slot& slot, const Use& use) {
   } forget{together_};
   if (!indices_.load(slot)) return FailurePlace{};
   const uint32_t count = ticket.end - ticket.begin;
-  std::vector<Owned> fetched(count);
-  if (getitems_) fetch_all(slot, fetched);
+  std::vector<Owned> fetched;
+  if (getitems_) {
+    fetched.resize(count);
+    fetch_all(slot, fetched);
+  }
   if (PyErr_Occurred() != nullptr) return whole(ticket);
   for (uint32_t row = 0; row < count; ++row) {
-    if (sample(slot, row, std::move(fetched[row]), use)) continue;
+    if (sample(slot, row, fetched.empty() ? Owned() : std::move(fetched[row]), use)) continue;
     if (PyErr_Occurred() != nullptr) {
       return FailurePlace{.row = row, .index = indices_.key(ticket, row)};
     }
