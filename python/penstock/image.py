@@ -35,7 +35,7 @@ from .base.arguments import flag, integer, integer_list, leaf, one_of, real, sev
 from .dataset.dataset import Dataset
 from .dataset.recipe import Operation
 from .device.functions import BatchFunction
-from .device.images import Normalize, ToChw
+from .device.images import Normalize, RandomCrop, RandomFlip, ToChw
 from .errors import InvalidArgument
 from .operations import _floats, _names
 
@@ -213,6 +213,7 @@ def center_crop(
     )
 
 
+@overload
 def random_crop(
     height: int,
     width: int,
@@ -221,21 +222,35 @@ def random_crop(
     masks: Others = None,
     boxes: Others = None,
     keypoints: Others = None,
-) -> Operation:
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def random_crop(
+    height: int, width: int, *, fields: Fields = "image", on: Literal["device"]
+) -> BatchFunction: ...
+def random_crop(
+    height: int,
+    width: int,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Cut out a box anywhere in the image. A smaller image is an `InvalidArgument`.
 
-    `masks`, `boxes` and `keypoints` are as of `random_flip`.
+    `masks`, `boxes` and `keypoints` are as of `random_flip`, and so is `on`.
 
     Examples
     --------
     >>> small.map(penstock.image.pad(4)).map(penstock.image.random_crop(32, 32))
     """
     name = "image.random_crop"
-    return Operation(
-        "image_random_crop",
-        *_size(height, width, name),
-        _moved(fields, masks, boxes, keypoints, 0, name),
-    )
+    size, moved = _size(height, width, name), _moved(fields, masks, boxes, keypoints, 0, name)
+    if _on_device(on, moved, name):
+        return RandomCrop(*size, moved[0])
+    return Operation("image_random_crop", *size, moved)
 
 
 def random_resized_crop(
@@ -280,6 +295,7 @@ def random_resized_crop(
     )
 
 
+@overload
 def random_flip(
     horizontal: float = 0.5,
     vertical: float = 0.0,
@@ -288,7 +304,26 @@ def random_flip(
     masks: Others = None,
     boxes: Others = None,
     keypoints: Others = None,
-) -> Operation:
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def random_flip(
+    horizontal: float = 0.5,
+    vertical: float = 0.0,
+    *,
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def random_flip(
+    horizontal: float = 0.5,
+    vertical: float = 0.0,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Mirror images with these probabilities: left to right, and top to bottom.
 
     Parameters
@@ -307,6 +342,10 @@ def random_flip(
     keypoints : str or list of str, optional
         Fields with points: float32 ``(n, 2)``, x and y of a pixel; (0, 0) is the centre of the
         first one. They may come to lie beyond the image. Numbers behind the first two stay.
+    on : {"workers", "device"}
+        device: a function for batches, as of `normalize`: the images are those that this operation
+        makes in the workers directly before `batch`, as the last operations there. Put it before
+        `to_chw`. It moves no masks, boxes or keypoints.
 
     Raises
     ------
@@ -326,12 +365,11 @@ def random_flip(
     ... )
     """
     name = "image.random_flip"
-    return Operation(
-        "image_random_flip",
-        real("horizontal", horizontal, name),
-        real("vertical", vertical, name),
-        _moved(fields, masks, boxes, keypoints, 0, name),
-    )
+    each = real("horizontal", horizontal, name), real("vertical", vertical, name)
+    moved = _moved(fields, masks, boxes, keypoints, 0, name)
+    if _on_device(on, moved, name):
+        return RandomFlip(*each, moved[0])
+    return Operation("image_random_flip", *each, moved)
 
 
 def pad(
@@ -1044,6 +1082,15 @@ def _moved(
         _names(keypoints, operation),
         integer("mask_fill", mask_fill, 0, 255, operation=operation),
     )
+
+
+def _on_device(on: str, moved: tuple[Any, ...], operation: str) -> bool:
+    one_of("on", on, _PLACES, operation)
+    if on == "device" and any(moved[1:4]):
+        raise InvalidArgument(
+            'masks, boxes and keypoints are moved by on="workers" only', operation
+        )
+    return on == "device"
 
 
 def _size(height: Any, width: Any, operation: str) -> tuple[int, int]:

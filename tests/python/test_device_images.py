@@ -50,6 +50,54 @@ def test_images_are_those_of_the_workers(mean, std, dtype):
         assert kept.stats()["resident_bytes"] == 24 * (105 * np.dtype(dtype).itemsize + 8)
 
 
+RANDOM = {
+    "crop": lambda **on: [image.random_crop(3, 4, **on)],
+    "flip": lambda **on: [image.random_flip(0.4, 0.7, **on)],
+    "always and never": lambda **on: [image.random_flip(1, 0, **on)],
+    "both, twice": lambda **on: [
+        image.random_flip(0.5, **on),
+        image.random_crop(4, 5, **on),
+        image.random_crop(2, 5, **on),
+        image.normalize(MEAN, STD, **on),
+        image.to_chw(**on),
+    ],
+}
+
+
+@pytest.mark.parametrize("seed", [0, 2**62 + 5])
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_images_are_those_of_the_workers(name, seed):
+    rows = pictures().map(lambda row: row)  # a stage with a number before them
+    host = rows
+    for operation in RANDOM[name]():
+        host = host.map(operation)
+    there = by(rows.batch(7), *RANDOM[name](on="device"))
+    options = {"workers": 0, "seed": seed}
+    with host.batch(7).build(**options) as feed:
+        wanted = [list(feed) for _ in range(3)]
+    with penstock.torch.feed(there, **options) as feed:
+        contract.assert_same([arrays(feed) for _ in range(3)], wanted)
+        feed.restore({**feed.state(), "epoch": 1, "batches": 2})
+        contract.assert_same(arrays(feed), wanted[1][2:])
+    with penstock.device.resident(there, "cpu", **options) as kept:
+        contract.assert_same([arrays(kept) for _ in range(3)], wanted)
+        kept.restore({**kept.state(), "epoch": 1, "batches": 2})
+        contract.assert_same(arrays(kept), wanted[1][2:])
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_each_rank_has_the_random_images_of_its_workers(rank):
+    rows = pictures().shard(rank, 2)
+    host = rows.map(image.random_flip(0.5, 0.5)).batch(5)
+    there = by(rows.batch(5), image.random_flip(0.5, 0.5, on="device"))
+    with host.build(**INLINE) as feed:
+        wanted = list(feed)
+    with penstock.torch.feed(there, **INLINE) as feed:
+        contract.assert_same(arrays(feed), wanted)
+    with penstock.device.resident(there, "cpu", **INLINE) as kept:
+        contract.assert_same(arrays(kept), wanted)
+
+
 def test_fields_are_named_as_in_workers():
     pixels = np.arange(4 * 2 * 2, dtype=np.uint8).reshape(4, 2, 2)
     pair = penstock.Dataset.arrays((pixels, np.arange(4))).batch(2)
@@ -73,6 +121,7 @@ def test_fields_are_named_as_in_workers():
             [image.to_chw(on="device"), image.normalize(MEAN, STD, on="device")],
             "normalize before to_chw",
         ),
+        ([image.random_crop(6, 2, on="device")], r"smaller than \(6, 2\)"),
         ([lambda batch: batch["image"], image.to_chw(on="device")], "is one array"),
         (
             [lambda batch: {"image": batch["image"][0]}, image.to_chw(on="device")],
@@ -94,6 +143,14 @@ def test_other_batches_are_refused(operations, text):
         (lambda: image.normalize(1, 2, on="moon"), "moon"),
         (lambda: image.normalize((1, 2), 3, on="device"), "2 numbers of mean and 1 of std"),
         (lambda: image.normalize(1, 0, on="device"), "std is 0"),
+        (lambda: image.random_flip(1.5, on="device"), "a probability is 1.5"),
+        (lambda: image.random_crop(2, 2, boxes="b", on="device"), "by on=.workers. only"),
+        (
+            lambda: penstock.torch.feed(
+                by(pictures().batch(8).take(1), image.random_flip(on="device"))
+            ),
+            r"take\(1\) is before random functions",
+        ),
         (lambda: pictures().map(image.to_chw(on="device")), "runs on a device: give it"),
     ],
 )

@@ -311,3 +311,19 @@ def test_functions_of_another_device_are_refused():
     chain = penstock.Dataset.range(40).batch(4).map(abs, device="cuda:0")
     with pytest.raises(penstock.InvalidArgument, match="functions of the Dataset run on 'cuda:0'"):
         feed(chain, device=jax.devices()[0])
+
+
+@pytest.mark.parametrize("resident", [False, True])
+def test_random_images_are_those_of_the_workers(resident):
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 5, 7, 3), np.uint8)
+    rows = penstock.Dataset.arrays({"image": pixels}).shuffle(seed=1)
+    image, device = penstock.image, jax.devices()[0]
+    host = rows.map(image.random_crop(4, 5)).map(image.random_flip(0.5, 0.5)).batch(8)
+    there = rows.batch(8).map(image.random_crop(4, 5, on="device"), device=device)
+    there = there.map(image.random_flip(0.5, 0.5, on="device"), device=device)
+    options = {"workers": 0, "seed": 2**62 + 5}
+    way = penstock.device.resident(there, device, **options) if resident else feed(there, **options)
+    with way as batches, host.build(**options) as wanted:
+        for _ in range(2):
+            for batch, other in zip(batches, wanted, strict=True):
+                assert np.array_equal(batch["image"], other["image"])

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from .dataset import Dataset
 
 
+# Stages whose functions may draw random numbers, by prefixes of their names.
+_NUMBERED = ("map_", "filter_", "take_while_", "scan_", "flat_map_", "unique_", "interleave_")
+
+
 class Chain:
     """The base of `Dataset`: a call of the engine on the input Datasets.
 
@@ -147,6 +151,28 @@ class Chain:
                 return True
             left += chain._inputs
         return False
+
+    def _operations(self) -> int:
+        """How many stages have a number, as the engine's plan counts them."""
+        count, left = 0, [self]
+        while left:
+            chain: Chain = left.pop()
+            count += chain._recipe[0].startswith(_NUMBERED)
+            left += chain._inputs
+        return count
+
+    def _batch_size(self, operation: str) -> int:
+        """Return the rows of a batch, if only repeat and prefetch follow `batch`."""
+        chain: Chain = self
+        while chain._recipe[0] in ("repeat", "prefetch"):
+            chain = chain._inputs[0]
+        if chain._recipe[0] != "batch":
+            raise InvalidArgument(
+                f"{chain._native.title()} is before random functions of a device; only repeat and "
+                "prefetch may be between batch and them",
+                operation,
+            )
+        return int(chain._recipe[1][0])
 
     def _built(self, skip: bool) -> Any:
         """The engine's plan for feeds that skip failures (`skip`) or raise them.

@@ -239,7 +239,8 @@ def _refuse_random(chain: Chain, operation: str) -> None:
     if name in _RANDOM:
         raise InvalidArgument(
             f"{_title(chain)} draws new random numbers in every epoch, and the rows are kept: "
-            "put it behind batch as a function of the device, dataset.map(function, device=...)",
+            "put it behind batch as a function of the device: map(operation, device=...) with "
+            'on="device" or a function of your own',
             operation,
         )
 

@@ -35,6 +35,12 @@ class Ahead:
         first = self._sent[0] if self._sent else self._unsent
         return None if first is None else first[0]
 
+    @property
+    def sending(self) -> str:
+        """The position before the batch that is sent now, as JSON."""
+        assert self._unsent is not None
+        return self._unsent[0]
+
     def forget(self) -> None:
         """Drop batches in transfer: another iteration begins, or the position was set."""
         self._sent, self._unsent = deque(), None

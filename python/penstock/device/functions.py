@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..base.nests import leaves_of, mapped
@@ -63,10 +64,22 @@ class DeviceMapped:
         return f"{self._dataset!r} > map(device={self._device!r}) x {len(self._functions)}"
 
 
-class BatchFunction:
-    """A function of a device that gets the batch itself, even if it is a tuple."""
+@dataclass(frozen=True)
+class Rows:
+    """The address of a batch's rows: of the random numbers that a stage before `batch` draws."""
 
-    def __call__(self, batch: Any) -> Any:
+    seed: int
+    epoch: int
+    first: int  # position of the first row
+    operation: int = 0  # the stage's number in its plan
+
+
+class BatchFunction:
+    """A function of a device that gets the batch itself, even if it is a tuple, and its rows."""
+
+    random = False  # it draws random numbers
+
+    def __call__(self, batch: Any, rows: Rows) -> Any:
         raise NotImplementedError
 
 
@@ -81,22 +94,47 @@ def checked(function: Any) -> Function:
     return function  # type: ignore[no-any-return]
 
 
-def taken_apart(source: Any) -> tuple[Any, Any, tuple[Function, ...]]:
-    """Return a source without its functions, their device (None: it has none), and the functions.
+class Functions:
+    """The functions behind a Dataset, one after the other; false if there are none.
 
-    The functions get a tuple as their arguments.
+    Parameters
+    ----------
+    source : object
+        Any source of a feed.
     """
-    if not isinstance(source, DeviceMapped):
-        return source, None, ()
-    return source._dataset, source._device, source._functions
 
+    def __init__(self, source: Any) -> None:
+        self.source, self.device = source, None  # without the functions; their device
+        self._each: tuple[Function, ...] = ()
+        self._first_operation = 0
+        self.batch_size = 0
+        if not isinstance(source, DeviceMapped):
+            return
+        self.source, self.device, self._each = source._dataset, source._device, source._functions
+        self._first_operation, self.batch_size = self.source._operations() + 1, 0
+        if any(isinstance(each, BatchFunction) and each.random for each in self._each):
+            self.batch_size = self.source._batch_size("map")
 
-def applied(functions: tuple[Function, ...], batch: Any) -> Any:
-    """Return the result of all functions, one after the other."""
-    for function in functions:
-        whole = isinstance(function, BatchFunction) or not isinstance(batch, tuple)
-        batch = function(batch) if whole else function(*batch)
-    return batch
+    def __bool__(self) -> bool:
+        return bool(self._each)
+
+    def check_device(self, given: Any, same: bool) -> None:
+        """Raise an error unless they run on the device that batches go to."""
+        if self and not same:
+            raise InvalidArgument(
+                f"batches go to {given!r}, and functions of the Dataset run on {self.device!r}; "
+                "give one device",
+                "map",
+            )
+
+    def applied(self, batch: Any, rows: Rows) -> Any:
+        """Return the results for one batch. A tuple is given as arguments."""
+        for number, function in enumerate(self._each):
+            if isinstance(function, BatchFunction):
+                batch = function(batch, replace(rows, operation=self._first_operation + number))
+            else:
+                batch = function(*batch) if isinstance(batch, tuple) else function(batch)
+        return batch
 
 
 class Worked:
@@ -107,6 +145,8 @@ class Worked:
 
     Parameters
     ----------
+    rows : callable
+        Returns the rows of the batch that is sent now.
     send, deliver : callable
         Those of a `Place`.
     cuda : str, optional
@@ -115,12 +155,13 @@ class Worked:
 
     def __init__(
         self,
-        functions: tuple[Function, ...],
+        functions: Functions,
+        rows: Callable[[], Rows],
         send: Callable[[Any], Any],
         deliver: Callable[[Any], Any],
         cuda: str | None = None,
     ) -> None:
-        self._functions = functions
+        self._functions, self._rows = functions, rows
         self._send, self._deliver = send, deliver
         self._stream: Any = None
         if cuda is not None:
@@ -138,7 +179,7 @@ class Worked:
 
     def _enqueued(self, sent: Any) -> Any:
         if self._stream is None:
-            return applied(self._functions, self._deliver(sent))
+            return self._functions.applied(self._deliver(sent), self._rows())
         import torch
 
         with torch.cuda.stream(self._stream):
@@ -147,7 +188,7 @@ class Worked:
             # A buffer of the feed is used again after the work of this stream alone: what is
             # handed to the consumer's stream must have memory of its own.
             own = {_storage(leaf) for leaf in leaves_of(given)} - {None}
-            made = applied(self._functions, given)
+            made = self._functions.applied(given, self._rows())
             made = mapped(lambda leaf: leaf.clone() if _storage(leaf) in own else leaf, made)
             return made, self._stream.record_event()
 
@@ -168,12 +209,12 @@ class Worked:
         return batch
 
 
-def worked(place: Place, functions: tuple[Function, ...]) -> Worked:
+def worked(place: Place, functions: Functions, rows: Callable[[], Rows]) -> Worked:
     """Return the way to a device of torch's, and through the functions there."""
     from .place import CudaDevice
 
     cuda = place.name if isinstance(place, CudaDevice) else None
-    return Worked(functions, place.send, place.deliver, cuda)
+    return Worked(functions, rows, place.send, place.deliver, cuda)
 
 
 class _Failed:

@@ -18,7 +18,7 @@ from ..base.conventions import Closing, Restorable, shown
 from ..base.nests import leaves_of, mapped
 from ..errors import Closed, InvalidArgument
 from ..loader import Loader
-from .functions import applied, taken_apart
+from .functions import Functions, Rows
 from .rows import device_rows, host_permuted
 
 if TYPE_CHECKING:
@@ -91,12 +91,9 @@ class Resident(Restorable, Closing):
         self, dataset: Any, device: Any, max_bytes: int | None, options: WorkerOptions
     ) -> None:
         name = "device.resident"
-        dataset, named, self._functions = taken_apart(dataset)
-        if self._functions and named != device:
-            raise InvalidArgument(
-                f"device is {device!r}, and functions of the Dataset run on {named!r}; give one",
-                name,
-            )
+        self._functions = Functions(dataset)
+        self._functions.check_device(device, device == self._functions.device)
+        dataset = self._functions.source
         if not hasattr(dataset, "_row_order"):
             raise InvalidArgument(
                 f"{type(dataset).__name__} is not a penstock.Dataset; make one of arrays by "
@@ -204,7 +201,8 @@ class Resident(Restorable, Closing):
         if self._host:
             columns = self._with_host_rows(columns, epoch, base, step)
         each = iter(columns)
-        return applied(self._functions, mapped(lambda _: next(each), self._example))
+        batch = mapped(lambda _: next(each), self._example)
+        return self._functions.applied(batch, Rows(self._options.get("seed", 0), epoch, first))
 
     def _rows_from(self, epoch: int, base: int, first: int) -> tuple[int, Any]:
         """Return a position, and the rows from there on; they include the batch at `first`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..loader import BatchIterator, Loader
 from .ahead import Ahead
+from .functions import Rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,6 +43,12 @@ class StagedLoader(Loader):
     def _steps(self, n: int) -> Iterator[Any]:
         self._take_back()
         return self._placed(super()._steps(n), None)
+
+    def _sending(self, batch_size: int) -> Rows:
+        """Return the rows of the batch that is sent now."""
+        position = json.loads(self._ahead.sending)
+        own = (position["batches"] - position.get("base", 0)) // position.get("world", 1)
+        return Rows(self._settings["seed"], position["epoch"], own * batch_size)
 
     def _take_back(self) -> None:
         """Set the position before the batches that were sent and not delivered."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..base.element_spec import with_types
 from ..device.ahead import Ahead
-from ..device.functions import Worked, taken_apart
+from ..device.functions import Functions, Worked
 from ..device.staged_loader import StagedLoader
 from ..errors import InvalidArgument
 
@@ -78,17 +78,12 @@ class JaxLoader(StagedLoader):
         sharding: Any = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
-        source, named, functions = taken_apart(source)
+        functions = Functions(source)
         if functions:
             given = device if sharding is None else sharding
-            if given is not None and given != named:
-                raise InvalidArgument(
-                    f"batches go to {given!r}, and functions of the Dataset run on {named!r}; "
-                    "give one",
-                    "feed",
-                )
+            functions.check_device(given, given is None or given == functions.device)
             if sharding is None:
-                device = named
+                device = functions.device
         if device is not None and sharding is not None:
             raise InvalidArgument("give a device or a sharding, not both", "feed")
         if device is not None and not isinstance(device, jax.Device):
@@ -102,7 +97,7 @@ class JaxLoader(StagedLoader):
                     "them that begins like a batch",
                     "feed",
                 )
-        super().__init__(source, Ahead(1, always=True), **options)
+        super().__init__(functions.source, Ahead(1, always=True), **options)
         self._place = device if sharding is None else sharding
         places = jax.tree.leaves(self._place, is_leaf=_is_place) or [jax.devices()[0]]
         self._stages = any(_platform(place) != "cpu" for place in places)
@@ -118,7 +113,10 @@ class JaxLoader(StagedLoader):
 
     def _placed(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
         if self._functions:
-            way = Worked(self._functions, self._put, lambda batch: batch)
+            size = self._functions.batch_size
+            way = Worked(
+                self._functions, lambda: self._sending(size), self._put, lambda batch: batch
+            )
             return self._ahead.run(lambda: self, batches, epoch, way.send, way.deliver)
         if not self._stages:
             return map(self._put, batches)

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,9 @@ from ..base.element_spec import with_types
 from ..base.interop import tensor_of_leaf
 from ..base.nests import mapped
 from ..device.ahead import Ahead
-from ..device.functions import Worked, taken_apart, worked
+from ..device.functions import Functions, Rows, Worked, worked
 from ..device.place import Place, torch_place
 from ..device.staged_loader import StagedLoader
-from ..errors import InvalidArgument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -81,24 +81,27 @@ class TensorLoader(StagedLoader):
         self, source: Any, *, device: Any = None, ahead: int = 2, **options: Unpack[LoaderOptions]
     ) -> None:
         ahead = integer("ahead", ahead, 0, 1 << 10, operation="feed")
-        source, named, functions = taken_apart(source)
+        functions = Functions(source)
         if device is None:
-            device = named
-        elif functions and _device(device) != _device(named):
-            raise InvalidArgument(
-                f"device is {device!r}, and functions of the Dataset run on {named!r}; give one",
-                "feed",
-            )
+            device = functions.device
+        elif functions:
+            functions.check_device(device, _device(device) == _device(functions.device))
         place = torch_place(device)
         if place is not None:
             place.check_start_method(options.get("start_method"))
-        super().__init__(source, Ahead(0 if place is None else ahead), **options)
+        super().__init__(functions.source, Ahead(0 if place is None else ahead), **options)
         self._place = place
         self._way: Place | Worked | None = place
         if functions:
-            self._way = (
-                Worked(functions, _tensors, _same) if place is None else worked(place, functions)
-            )
+            loader = weakref.ref(self)  # the loader must not own itself
+
+            def rows() -> Rows:
+                return loader()._sending(functions.batch_size)  # type: ignore[union-attr]
+
+            if place is None:
+                self._way = Worked(functions, rows, _tensors, _same)
+            else:
+                self._way = worked(place, functions, rows)
 
     def _placed(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
         way = self._way
