@@ -24,7 +24,7 @@ TicketEngine::TicketEngine(const EngineSettings& settings, const Needs& needs,
       ring_(TicketRing::create(shape_of(needs), settings.processes)),
       arena_(std::make_unique<Allocator>(
           Region::create(settings.processes ? Region::Kind::kShared : Region::Kind::kPrivate))),
-      budget_(settings.max_bytes),
+      budget_(settings.max_bytes - needs.uncounted_bytes),
       memory_(*arena_),
       tickets_(tickets(*arena_)),
       supervisor_(
