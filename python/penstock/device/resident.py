@@ -18,7 +18,7 @@ from ..base.conventions import Closing, Restorable, shown
 from ..base.nests import leaves_of, mapped
 from ..errors import Closed, InvalidArgument
 from ..loader import Loader
-from .functions import Functions, Rows
+from .functions import Functions, Rows, same_device
 from .rows import device_rows, host_permuted
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Resident(Restorable, Closing):
     ) -> None:
         name = "device.resident"
         self._functions = Functions(dataset)
-        self._functions.check_device(device, device == self._functions.device)
+        self._functions.check_device(device, same_device(device, self._functions.device))
         dataset = self._functions.source
         if not hasattr(dataset, "_row_order"):
             raise InvalidArgument(
