@@ -68,6 +68,7 @@ def ours(size: Size, device: Any, wait: Callable[[Any], Any]) -> Figures:
 def torch_device() -> Any:
     import torch
 
+    torch.set_num_threads(1)  # batches are too small for more, in memory
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -117,6 +117,15 @@ def test_resident_batches_go_through_the_functions():
         assert kept.state()["batches"] == 3
 
 
+def test_a_device_has_several_names():
+    chain = numbers().map(lambda x: -x, device="cpu").map(lambda x: x, device=torch.device("cpu"))
+    with (
+        penstock.device.resident(chain, torch.device("cpu"), **INLINE) as kept,
+        feed(chain, device=torch.device("cpu"), **INLINE) as batches,
+    ):
+        assert firsts(kept) == firsts(batches) == [-4 * i for i in range(10)]
+
+
 @pytest.mark.parametrize(
     ("use", "text"),
     [

@@ -186,6 +186,12 @@ def test_rows_that_do_not_fit_are_sent_when_they_are_needed():
         assert kept.stats()["link_bytes"] - once == 600 * (row + 8)
 
 
+def test_batches_whose_rows_are_all_there_are_not_sent():
+    with resident(cases.rows().batch(50), "cpu", max_bytes=12 * 350, **INLINE) as kept:
+        assert [int(batch["z"][0, 0, 0]) for batch in kept] == list(range(0, 700, 50))
+        assert kept.stats()["link_bytes"] == 12 * 350 + (12 + 8) * 350
+
+
 def test_not_even_one_row_fits():
     with (
         resident(cases.rows().batch(8), "cpu", max_bytes=11, **INLINE) as kept,

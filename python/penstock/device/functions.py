@@ -30,7 +30,7 @@ class DeviceMapped:
 
     def map(self, function: Function, *, device: Any = None) -> DeviceMapped:
         """Apply another function on the same device."""
-        if device is None or device != self._device:
+        if device is None or not same_device(device, self._device):
             raise InvalidArgument(
                 f"device is {device!r} and that of the map before is {self._device!r}; give the "
                 "same one",
@@ -81,6 +81,11 @@ class BatchFunction:
 
     def __call__(self, batch: Any, rows: Rows) -> Any:
         raise NotImplementedError
+
+
+def same_device(one: Any, other: Any) -> bool:
+    """Whether both name one device: "cuda:0" and ``torch.device("cuda:0")`` do."""
+    return bool(one == other or str(one) == str(other))
 
 
 def checked(function: Any) -> Function:

@@ -18,7 +18,7 @@ from ..base.conventions import Closing, Restorable, shown
 from ..base.nests import leaves_of, mapped
 from ..errors import Closed, InvalidArgument
 from ..loader import Loader
-from .functions import Functions, Rows
+from .functions import Functions, Rows, same_device
 from .rows import device_rows, host_permuted
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Resident(Restorable, Closing):
     ) -> None:
         name = "device.resident"
         self._functions = Functions(dataset)
-        self._functions.check_device(device, device == self._functions.device)
+        self._functions.check_device(device, same_device(device, self._functions.device))
         dataset = self._functions.source
         if not hasattr(dataset, "_row_order"):
             raise InvalidArgument(
@@ -227,18 +227,23 @@ class Resident(Restorable, Closing):
         if step + 1 < self._order.steps(base):
             after = (epoch, base, step + 1)
             self._sent = (after, self._send(*after))
+        if sent is None:
+            return columns
         where, *rows = self._received(sent)
-        return self._rows.replaced(columns, where, rows) if len(where) else columns
+        return self._rows.replaced(columns, where, rows)
 
     def _send(self, epoch: int, base: int, step: int) -> Any:
+        """Send the rows of a batch that are in memory of the host; None: there are none."""
         first, count = self._order.span(epoch, base, step)
         positions = np.arange(first, first + count, dtype=np.int64)
         rows = self._order.indices(positions, epoch, base, host_permuted)
         kept = self._counts["resident_rows"]
         where = np.flatnonzero(rows >= kept)
+        if where.size == 0:
+            return None
         chosen = rows[where] - kept
         # One of few lengths, since jax compiles a function for each; places beyond are ignored.
-        if self._rows.padded and len(where):
+        if self._rows.padded:
             missing = min(1 << (len(where) - 1).bit_length(), count) - len(where)
             where = np.pad(where, (0, missing), constant_values=count)
             chosen = np.pad(chosen, (0, missing))
