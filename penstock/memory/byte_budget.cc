@@ -80,6 +80,7 @@ ByteBudget::Holder::~Holder() {
   count();
   budget_.grant(lock, this);
   budget_.returned_.wait(lock, [this] { return calls_ == 0; });
+  budget_.holders_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 bool ByteBudget::Holder::take(uint64_t bytes) {

@@ -51,7 +51,9 @@ class ByteBudget {
     // one's thread. It may take locks that are held during take() and add(), but none that are held
     // during give_back(), withdraw() or set_minimum() of any holder. `budget` must outlive this.
     Holder(ByteBudget& budget, std::function<void()> on_grant)
-        : budget_(budget), on_grant_(std::move(on_grant)) {}
+        : budget_(budget), on_grant_(std::move(on_grant)) {
+      budget_.holders_.fetch_add(1, std::memory_order_relaxed);
+    }
     // Gives everything back. Waits until on_grant has returned.
     ~Holder();
     Holder(const Holder&) = delete;
@@ -69,6 +71,8 @@ class ByteBudget {
     void set_minimum(uint64_t bytes);
     // The bytes that the holder could have now: its own, its minimum, and those that are free.
     uint64_t space() const;
+    // There is no other holder: nobody else needs to know what this one has.
+    bool alone() const { return budget_.holders_.load(std::memory_order_relaxed) == 1; }
     ByteBudget& budget() const { return budget_; }
 
    private:
@@ -95,6 +99,7 @@ class ByteBudget {
   const uint64_t total_;
   std::atomic<uint64_t> used_ = 0;  // written with the lock
   std::atomic<uint64_t> waiting_count_ = 0;
+  std::atomic<uint32_t> holders_ = 0;
   mutable std::mutex mutex_;
   std::condition_variable returned_;  // from on_grant
   uint64_t minimums_ = 0;             // of all holders

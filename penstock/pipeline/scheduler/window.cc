@@ -49,8 +49,9 @@ void TicketWindow::set_minimum(uint64_t bytes) {
 
 bool TicketWindow::take_one_more(uint64_t in_flight, uint32_t workers) {
   if (!holder_.budget().bounded()) return true;
-  set_minimum(bytes_of(1, workers));
   const uint64_t needed = tickets_.kept_bytes() + bytes_of(in_flight + 1, workers);
+  if (holder_.alone()) return in_flight == 0 || needed <= holder_.budget().total();
+  set_minimum(bytes_of(1, workers));
   if (needed <= held_) return true;
   if (!holder_.take(needed - held_)) {
     asks_ = true;
@@ -61,7 +62,7 @@ bool TicketWindow::take_one_more(uint64_t in_flight, uint32_t workers) {
 }
 
 void TicketWindow::hold(uint64_t in_flight, uint32_t workers, bool more) {
-  if (!holder_.budget().bounded()) return;
+  if (!holder_.budget().bounded() || holder_.alone()) return;
   const uint64_t needed = tickets_.kept_bytes() + bytes_of(in_flight, workers);
   set_minimum(more || in_flight != 0 ? bytes_of(1, workers) : 0);
   const uint64_t before = std::exchange(held_, needed);

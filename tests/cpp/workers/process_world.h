@@ -107,7 +107,8 @@ class ProcessWorld {
     options.workers = settings_.workers;
     options.granule_rows = kGranuleRows;
     options.pause_at_epochs = true;
-    scheduler_ = std::make_unique<Scheduler>(*ring_, arena_, tickets_, options, [](Task&) {});
+    scheduler_ =
+        std::make_unique<Scheduler>(*ring_, arena_, tickets_, budget_, options, [](Task&) {});
     for (uint32_t w = 0; w < settings_.workers; ++w) employ(w);
     watcher_ = std::thread([this] { watch(); });
   }
@@ -232,6 +233,7 @@ class ProcessWorld {
   std::vector<Process> processes_;
   size_t next_ = 0;
   std::unique_ptr<Supervisor> supervisor_;
+  ByteBudget budget_{UINT64_MAX};
   std::unique_ptr<Scheduler> scheduler_;
   std::thread watcher_;
   std::mutex mutex_;
