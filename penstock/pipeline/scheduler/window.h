@@ -31,8 +31,8 @@ class TicketWindow {
   // Takes bytes for one more ticket than `in_flight`. The first one always gets them. False: there
   // is no space yet.
   bool take_one_more(uint64_t in_flight, uint32_t workers);
-  // Holds the bytes of `in_flight` tickets, unless no other holder could use them. `more`: further tickets will be posted, so the minimum
-  // stays reserved.
+  // Holds the bytes of `in_flight` tickets, unless no other holder could use them. `more`: further
+  // tickets will be posted, so the minimum stays reserved.
   void hold(uint64_t in_flight, uint32_t workers, bool more);
   // No ticket needs bytes that take_one_more() did not get.
   void withdraw();
