@@ -34,7 +34,7 @@ class HorizontalPass {
 
   const AxisWeights& axis() const { return axis_; }
   // `in` points to column axis().first_input(), and has the columns up to axis().end_input().
-  // `to` has room for the wanted places, and kMargin bytes on both sides; `flip`: they are
+  // `to` has space for the wanted places, and kMargin bytes on both sides; `flip`: they are
   // mirrored.
   void row(const uint8_t* in, uint8_t* to, bool flip);
 

@@ -71,7 +71,7 @@ class ByteBudget {
     void set_minimum(uint64_t bytes);
     // The bytes that the holder could have now: its own, its minimum, and those that are free.
     uint64_t space() const;
-    // There is no other holder: nobody else needs to know what this one has.
+    // There is no other holder that needs to know how many bytes this one has.
     bool alone() const { return budget_.holders_.load(std::memory_order_relaxed) == 1; }
     ByteBudget& budget() const { return budget_; }
 

@@ -564,7 +564,7 @@ void MessageLog::run() {
   writer_->progress.notify_all();
   const uint64_t spooled = spooled_;
   lock.unlock();
-  if (hand_over_) hand_over_({}, spooled);  // whoever waits for space finds the error
+  if (hand_over_) hand_over_({}, spooled);  // a wait for space finds the error
 }
 
 MessageLog::Reader::Reader(const MessageLog& log, uint64_t from, uint64_t to)

@@ -150,7 +150,7 @@ def is_snapshot(path: str) -> bool:
     try:
         with open(path, "rb") as file:
             return file.read(len(_SNAPSHOT)) == _SNAPSHOT
-    except OSError:  # whoever reads it says why
+    except OSError:  # its reader raises the error
         return False
 
 

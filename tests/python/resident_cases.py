@@ -12,7 +12,7 @@ SEEDS = ((0, 0), (7, 3), (2**63 + 11, 2**40 + 5))
 
 
 def rows() -> penstock.Dataset:
-    """Rows of several types, each of which tells its number."""
+    """Rows of several types, each of which has its number."""
     ids = np.arange(COUNT)
     return penstock.Dataset.arrays(
         {

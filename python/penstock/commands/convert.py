@@ -304,7 +304,7 @@ def parquet_rows(paths: list[str], skip: bool, kind: str, columns: list[str] | N
 
 
 def hdf5_rows(paths: list[str], skip: bool, kind: str, columns: list[str] | None) -> Rows:
-    """Rows of the data sets of HDF5 files, file after file; the first file tells the data sets."""
+    """Rows of the data sets of HDF5 files, file after file; the first file has the names."""
     others: dict[str, int] = {}
     names = {name: name for name in columns or ()}
     if not names:

@@ -319,7 +319,7 @@ class Resident(Restorable, Closing):
         fit = min(most // row_bytes, length)
         if fit == 0:
             raise InvalidArgument(
-                f"a row has {row_bytes} bytes, and there is room for {most} on "
+                f"a row has {row_bytes} bytes, and there is space for {most} on "
                 f"{self._rows.name}: not even one row fits",
                 "device.resident",
             )
