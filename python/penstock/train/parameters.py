@@ -6,7 +6,7 @@ import operator
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,8 +15,12 @@ from ..base.arguments import integer, string, text
 from ..base.arguments import path as path_of
 from ..base.conventions import Restorable
 from ..errors import InvalidArgument, NotFound
+from .optimizers import Optimizer
 
 __all__ = ["Parameters", "Slab"]
+
+Policy = Literal["raise", "skip", "count"]  # for gradients that are not finite
+_POLICIES = ("raise", "skip", "count")
 
 _TOO_LONG = 1 << 63
 
@@ -34,14 +38,18 @@ class Slab(Mapping[str, Array]):
     slab, and has a copy of any other.
     """
 
-    _slab: _engine.Slab
+    _memory: _engine.Slab
     _arrays: dict[str, Array]
     _copied: int
 
     def __init__(self, slab: _engine.Slab) -> None:
-        self._slab = slab
+        self._memory = slab
         self._arrays = slab.arrays()
         self._copied = 0
+
+    @property
+    def _slab(self) -> _engine.Slab:
+        return self._memory
 
     def __getitem__(self, name: str) -> Array:
         try:
@@ -76,7 +84,7 @@ class Slab(Mapping[str, Array]):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        blocks = ", ".join(f"{name}: {array.shape}" for name, array in self.items())
+        blocks = ", ".join(f"{name}: {tuple(array.shape)}" for name, array in self.items())
         return f"<penstock.train.{type(self).__name__} of {self.size} numbers; {blocks}>"
 
     def update(self, values: Mapping[str, Any]) -> None:
@@ -116,9 +124,22 @@ class Slab(Mapping[str, Array]):
         return self._slab.shared
 
     @property
+    def device(self) -> Any:
+        """The device of the memory: None for that of the host, else a ``torch.device``."""
+        return None
+
+    @property
     def copied_bytes(self) -> int:
         """Bytes that were copied in so far, as by ``slab["w"] = values``."""
         return self._copied
+
+    def _on_host(self) -> dict[str, Array]:
+        """Return copies of all blocks in the memory of the host."""
+        return {name: array.copy() for name, array in self.items()}
+
+    def _is_at(self, other: Slab) -> bool:
+        """Whether both are the same memory."""
+        return other.device is None and other._slab is self._slab
 
     def _settle(self) -> None:
         """Collect values that a framework stored elsewhere. Called before the slab is used."""
@@ -200,6 +221,12 @@ class Parameters(Slab, Restorable):
         """Make a slab for gradients: zeroes, of the same blocks."""
         return Slab(self._slab.like(bool(shared)))
 
+    def _updater(self, optimizer: Optimizer, policy: str, shared: bool) -> tuple[Any, list[Slab]]:
+        """Make what applies an optimizer's updates to these weights, and its slabs of state."""
+        number = _POLICIES.index(policy)
+        made = _engine.Updater(self._slab, optimizer._built, number, shared)
+        return made, [Slab(slab) for slab in made.state]
+
     def save(self, path: str | os.PathLike[str], *, dtype: str = "float32") -> None:
         """Write a safetensors file, with the version in its metadata.
 
@@ -241,10 +268,7 @@ class Parameters(Slab, Restorable):
         `InvalidArgument`: a torch module is no longer a view of these weights.
         """
         self._settle()
-        return {
-            "version": self.version,
-            "blocks": {name: array.copy() for name, array in self.items()},
-        }
+        return {"version": self.version, "blocks": self._on_host()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a `state`. Other blocks are `InvalidArgument`, and nothing is changed."""
