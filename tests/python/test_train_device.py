@@ -349,6 +349,12 @@ def test_unsuitable_weights_are_refused():
 
     with pytest.raises(penstock.InvalidArgument, match="gradients are of whole blocks"):
         train.Towers(rows, parameters, train.SGD(0.1), batches(), model=module).run()
+
+    def two_losses(batch, views):
+        return torch.zeros(2)
+
+    with pytest.raises(penstock.InvalidArgument, match="a step returned a Tensor as its loss"):
+        train.Towers(two_losses, parameters, train.SGD(0.1), batches(), model=module).run()
     with pytest.raises(penstock.InvalidArgument, match="no usable device of torch"):
         train.Towers(rows, parameters, train.SGD(0.1), [], model=module, devices=["cpu", object()])
     module[0].to("meta")

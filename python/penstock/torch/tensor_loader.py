@@ -91,6 +91,8 @@ class TensorLoader(StagedLoader):
             place.check_start_method(options.get("start_method"))
         super().__init__(functions.source, Ahead(0 if place is None else ahead), **options)
         self._place = place
+        if place is not None:
+            self._device_lanes = place.lanes
         self._way: Place | Worked | None = place
         if functions:
             loader = weakref.ref(self)  # the loader must not own itself

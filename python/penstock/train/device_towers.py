@@ -16,7 +16,15 @@ from ..errors import InvalidArgument
 from .device_slab import DeviceParameters, DeviceSlab
 from .device_streams import Queue, mark, wait
 from .device_updater import DeviceUpdater
-from .steps import Outcome, Views, is_module, loss_and_gradients, put_gradients, views_of
+from .steps import (
+    Outcome,
+    Views,
+    is_module,
+    loss_and_gradients,
+    number_of,
+    put_gradients,
+    views_of,
+)
 
 if TYPE_CHECKING:
     from .towers import TowersReport
@@ -109,9 +117,10 @@ class DeviceTowers:
             wait(queue.device, *self._ready, *marks)
             loss, gradients = loss_and_gradients(step(batch, views), "Towers")
             copied = put_gradients(gradients, views, "Towers")
-            if loss is not None:
-                loss = loss.detach().reshape(()) if isinstance(loss, torch.Tensor) else float(loss)
-            self._losses[tower] = loss
+            if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+                self._losses[tower] = loss.detach().reshape(())  # read when a report is asked for
+            else:
+                self._losses[tower] = number_of(loss, "Towers")
         return Outcome(None, None, copied)
 
     def marks(self) -> list[Any]:

@@ -155,8 +155,8 @@ def outcome_of(returned: Any, views: Views, operation: str) -> Outcome:
     loss, gradients = loss_and_gradients(returned, operation)
     if gradients is not None and views.weights.device is None:
         parts, copied = parts_of(gradients, views.weights, operation)
-        return Outcome(_number(loss, operation), parts, copied)
-    return Outcome(_number(loss, operation), None, put_gradients(gradients, views, operation))
+        return Outcome(number_of(loss, operation), parts, copied)
+    return Outcome(number_of(loss, operation), None, put_gradients(gradients, views, operation))
 
 
 def loss_and_gradients(returned: Any, operation: str) -> tuple[Any, Any]:
@@ -234,18 +234,20 @@ def _row_numbers(
     return np.ascontiguousarray(rows, np.int64)
 
 
-def _number(loss: Any, operation: str) -> float | None:
+def number_of(loss: Any, operation: str) -> float | None:
     if loss is None:
         return None
     if hasattr(loss, "detach"):
         loss = loss.detach()
+    refused = InvalidArgument(
+        f"a step returned a {type(loss).__name__} as its loss; return a number or None", operation
+    )
+    if hasattr(loss, "numel") and loss.numel() != 1:
+        raise refused
     try:
         return float(loss)
     except (TypeError, ValueError):
-        raise InvalidArgument(
-            f"a step returned a {type(loss).__name__} as its loss; return a number or None",
-            operation,
-        ) from None
+        raise refused from None
 
 
 class Source:
