@@ -326,6 +326,7 @@ def test_a_graph_is_captured_on_a_stream_of_the_device_that_is_current():
     assert streams[0] is streams[2], "they are kept"
 
 
+@pytest.mark.gpu
 @needs_cuda
 @pytest.mark.parametrize("steps", [1, 4, 20])
 @pytest.mark.parametrize("name", ["SGD", "Adam"])

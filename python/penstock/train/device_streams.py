@@ -19,10 +19,17 @@ def mark(device: Any) -> Any:
 
 
 def wait(device: Any, *marks: Any) -> None:
-    """Let the device's current stream wait for marks, also of other devices. The host goes on."""
+    """Let the device's current stream wait for marks, also of other devices. The host goes on.
+
+    A device without streams works in the host's order: there the host waits.
+    """
     for each in marks:
-        if each is not None:
+        if each is None:
+            continue
+        if device.type == "cuda":
             torch.cuda.current_stream(device).wait_event(each)
+        else:
+            each.synchronize()
 
 
 class Order:
