@@ -57,6 +57,7 @@ inline Stream per_thread_default_stream() { return reinterpret_cast<Stream>(uint
   CALL(cuMemHostUnregister, unpin, (void* memory))                                     \
   CALL(cuMemcpyHtoDAsync_v2, copy_to_device,                                           \
        (DeviceMemory to, const void* from, size_t bytes, Stream stream))               \
+  CALL(cuMemcpyDtoH_v2, copy_to_host, (void* to, DeviceMemory from, size_t bytes))     \
   CALL(cuStreamCreate, create_stream, (Stream * stream, unsigned flags))               \
   CALL(cuStreamDestroy_v2, destroy_stream, (Stream stream))                            \
   CALL(cuStreamSynchronize, synchronize_stream, (Stream stream))                       \
@@ -67,6 +68,7 @@ inline Stream per_thread_default_stream() { return reinterpret_cast<Stream>(uint
   CALL(cuEventRecord, record_event, (Event event, Stream stream))                      \
   CALL(cuEventQuery, query_event, (Event event))                                       \
   CALL(cuEventSynchronize, synchronize_event, (Event event))                           \
+  CALL(cuEventElapsedTime, elapsed_time, (float* ms, Event from, Event to))            \
   CALL(cuGetErrorName, error_name, (Result result, const char** name))                 \
   CALL(cuGetErrorString, error_text, (Result result, const char** text))
 

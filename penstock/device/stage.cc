@@ -58,6 +58,7 @@ struct Stage::Slot {
   bool unknown_use = false;  // a consumer that does its own ordering, on streams unknown
   bool taken = false;
   uint64_t released = 0;  // its place among releases
+  uint64_t batch = 0;     // the number of the batch in it
 };
 
 // A copy: bytes from host memory to an offset in the slot.
@@ -115,6 +116,7 @@ Stage::Stage(Token, std::shared_ptr<const Driver> driver, int ordinal)
     Current current(*this);
     result = current.result();
     if (result == kSuccess) result = driver_->create_stream(&copies_, kNonBlocking);
+    if (result == kSuccess) timeline_ = std::make_unique<Timeline>(*driver_, copies_);
   }
   if (result != kSuccess) {
     driver_->release_primary(handle_);
@@ -130,6 +132,8 @@ Stage::~Stage() {
   {
     Current current(*this);
     for (Event event : idle_events_) driver_->destroy_event(event);
+    for (const Step& step : steps_) timeline_->add(TraceKind::kDeviceStep, step.begun, nullptr, 0);
+    timeline_->end();
     driver_->destroy_stream(copies_);
   }
   driver_->release_primary(handle_);
@@ -162,15 +166,19 @@ std::shared_ptr<Stage::Batch> Stage::put(std::vector<Tensor> tensors) {
   reap();
   Current current(*this);
   check(current.result(), "making its context current");
+  timeline_->read();
   Plan plan = plan_for(tensors);
   Slot& slot = free_slot(plan.bytes);
+  const uint64_t number = figures().batches;
   order_behind_uses(slot);
   if (plan.gathered > 0) gather(slot, tensors, plan);
+  const Event begun = timeline_->mark(copies_);
   for (const Piece& piece : plan.pieces) {
     check(driver_->copy_to_device(slot.memory + piece.to, piece.from, piece.bytes, copies_),
           "a copy to the device");
   }
   check(driver_->record_event(slot.copied, copies_), "recording the end of a copy");
+  timeline_->add(TraceKind::kDeviceCopy, begun, timeline_->mark(copies_), number);
   std::vector<Tensor> arrays;
   for (size_t i = 0; i < tensors.size(); ++i) {
     auto* data =
@@ -183,6 +191,7 @@ std::shared_ptr<Stage::Batch> Stage::put(std::vector<Tensor> tensors) {
   slot.in_flight = true;
   slot.taken = false;
   slot.owners = std::move(plan.owners);
+  slot.batch = number;
   ++figures_.batches;
   ++figures_.events;
   figures_.copies += plan.pieces.size();
@@ -483,19 +492,44 @@ void Stage::take(Slot& slot, int64_t number) {
                 "the stream captures a CUDA graph: take batches before the capture, and copy them "
                 "into the graph's own input");
   }
+  const bool known = is_used_by(slot, stream);
+  if (!known) end_step(stream);
   Result result = driver_->query_event(slot.copied);
   const bool late = result == kNotReady;
-  if (late) result = driver_->wait_event(stream, slot.copied, 0);
+  if (late) {
+    const Event waits = known ? nullptr : timeline_->mark(stream);
+    result = driver_->wait_event(stream, slot.copied, 0);
+    if (!known) {
+      timeline_->add(TraceKind::kDeviceWait, waits, timeline_->mark(stream), slot.batch);
+    }
+  }
   check(result, "making the consumer's stream wait for the copy");
+  const Event begun = known ? nullptr : timeline_->mark(stream);
   std::lock_guard lock(mutex_);
   slot.taken = true;
   if (late) ++figures_.late, ++figures_.device_waits;
-  const auto thread = std::this_thread::get_id();
+  if (known) return;
+  slot.uses.push_back({stream, std::this_thread::get_id(), nullptr});
+  steps_.push_back({stream, std::this_thread::get_id(), begun, &slot, slot.batch});
+}
+
+bool Stage::is_used_by(const Slot& slot, Stream stream) const {
+  std::lock_guard lock(mutex_);
   const bool own = stream == per_thread_default_stream();
   for (const Use& use : slot.uses) {
-    if (use.stream == stream && (!own || use.thread == thread)) return;
+    if (use.stream == stream && (!own || use.thread == std::this_thread::get_id())) return true;
   }
-  slot.uses.push_back({stream, thread, nullptr});
+  return false;
+}
+
+// The step of the batch that this thread took before on the stream ends with the next one.
+void Stage::end_step(Stream stream) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(steps_, [&](const Step& step) {
+    if (step.stream != stream || step.thread != std::this_thread::get_id()) return false;
+    timeline_->add(TraceKind::kDeviceStep, step.begun, timeline_->mark(stream), step.batch);
+    return true;
+  });
 }
 
 void Stage::release(Slot& slot) noexcept {
@@ -503,6 +537,16 @@ void Stage::release(Slot& slot) noexcept {
   Current current(*this);
   std::unique_lock lock(mutex_);
   std::vector<Use> uses;
+  // Of a stream that can't be marked, the step's end is not known.
+  const auto end_step_of = [&](const Use& use, bool marks) {
+    std::erase_if(steps_, [&](const Step& step) {
+      if (step.slot != &slot || step.stream != use.stream || step.thread != use.thread)
+        return false;
+      const Event end = marks ? timeline_->mark(use.stream) : nullptr;
+      timeline_->add(TraceKind::kDeviceStep, step.begun, end, step.batch);
+      return true;
+    });
+  };
   for (Use& use : slot.uses) {
     int capturing = 0;
     Event event = nullptr;
@@ -521,11 +565,13 @@ void Stage::release(Slot& slot) noexcept {
         ++figures_.events;
         use.finished = event;
         uses.push_back(use);
+        end_step_of(use, true);
         continue;
       }
       if (event != nullptr) idle_events_.push_back(event);
     }
     slot.unknown_use = true;
+    end_step_of(use, false);
   }
   slot.uses = std::move(uses);
   slot.taken = false;
@@ -571,6 +617,14 @@ void Stage::close() noexcept {
     std::erase(slots_, nullptr);
   }
   for (auto& slot : unused) free_after_uses(*slot);
+}
+
+Stage::Traces Stage::traces() {
+  if (!inherited_) {
+    Current current(*this);
+    if (current.result() == kSuccess) timeline_->read();
+  }
+  return {timeline_->copies(), timeline_->steps()};
 }
 
 StageFigures Stage::figures() const {

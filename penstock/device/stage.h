@@ -11,9 +11,11 @@
 
 #include "penstock/base/fork_aware.h"
 #include "penstock/device/driver.h"
+#include "penstock/device/timeline.h"
 #include "penstock/memory/dlpack_abi.h"
 #include "penstock/memory/region.h"
 #include "penstock/memory/tensor.h"
+#include "penstock/observe/trace.h"
 
 namespace penstock::device {
 
@@ -73,6 +75,13 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
 
   int device() const { return ordinal_; }
   StageFigures figures() const;
+  // When copies ran; and for the streams that take batches, when they waited for a copy and when
+  // they ran a step: from one batch taken to the next one, or to the batch's release. Events have a
+  // batch's number as their step. Times of the device's own clock (timeline.h). Not with put().
+  struct Traces {
+    std::vector<TraceEvent> copies, steps;
+  };
+  Traces traces();
 
  private:
   class Current;
@@ -97,6 +106,8 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
   void gather(Slot& slot, const std::vector<Tensor>& tensors, Plan& plan);
   Event take_event();
   void take(Slot& slot, int64_t stream);
+  bool is_used_by(const Slot& slot, Stream stream) const;
+  void end_step(Stream stream);
   void release(Slot& slot) noexcept;
 
   const std::shared_ptr<const Driver> driver_;
@@ -110,9 +121,21 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
   std::shared_ptr<Region> region_;  // of the last batch; only the thread of put() uses it
   std::shared_ptr<Pins> pins_;      // of that region
 
+  std::unique_ptr<Timeline> timeline_;
+
+  // A step that has begun, on the stream that took its batch.
+  struct Step {
+    Stream stream = nullptr;
+    std::thread::id thread;
+    Event begun = nullptr;
+    const Slot* slot = nullptr;
+    uint64_t batch = 0;
+  };
+
   mutable std::mutex mutex_;  // of everything below
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Event> idle_events_;
+  std::vector<Step> steps_;
   uint64_t releases_ = 0;  // gives released slots an order
   bool closed_ = false;
   std::string lost_;  // why the device can't be used any more

@@ -20,7 +20,7 @@ Json metadata(const char* what, size_t lane, int thread, const std::string& name
   return {{"ph", "M"}, {"name", what}, {"pid", lane}, {"tid", thread}, {"args", {{"name", name}}}};
 }
 
-void add_lane(Json& out, size_t lane, const std::string& name,
+void add_lane(Json& out, size_t lane, const char* category, const std::string& name,
               const std::vector<TraceEvent>& trace) {
   out.push_back(metadata("process_name", lane, 0, name));
   out.push_back({{"ph", "M"},
@@ -40,12 +40,8 @@ void add_lane(Json& out, size_t lane, const std::string& name,
     }
     const int thread = merged ? kMergedThreads + static_cast<int>(kind) : kPlainThread;
     const bool instant = event.kind == TraceKind::kRestart || event.kind == TraceKind::kError;
-    Json entry = {{"name", name_of(event.kind)},
-                  {"cat", lane == 0 ? "consumer" : "worker"},
-                  {"ph", instant ? "i" : "X"},
-                  {"ts", micros(event.begin_ns)},
-                  {"pid", lane},
-                  {"tid", thread}};
+    Json entry = {{"name", name_of(event.kind)},  {"cat", category}, {"ph", instant ? "i" : "X"},
+                  {"ts", micros(event.begin_ns)}, {"pid", lane},     {"tid", thread}};
     if (instant) {
       entry["s"] = "p";
     } else {
@@ -64,14 +60,17 @@ void add_lane(Json& out, size_t lane, const std::string& name,
 
 std::string chrome_trace(const Snapshot& snapshot) {
   Json events = Json::array();
-  add_lane(events, 0, "consumer", snapshot.consumer_trace);
-  for (size_t i = 0; i < snapshot.workers.size(); ++i) {
-    const WorkerSnapshot& worker = snapshot.workers[i];
+  add_lane(events, 0, "consumer", "consumer", snapshot.consumer_trace);
+  size_t lane = 1;
+  for (const DeviceSnapshot& device : snapshot.devices) {
+    add_lane(events, lane++, "device", device.name, device.trace);
+  }
+  for (const WorkerSnapshot& worker : snapshot.workers) {
     std::string name = worker.name;
     if (worker.pid != 0) {
       name += " (" + worker.kind + " " + std::to_string(worker.pid) + ")";
     }
-    add_lane(events, i + 1, name, worker.trace);
+    add_lane(events, lane++, "worker", name, worker.trace);
   }
   for (const DepthSample& sample : snapshot.depth) {
     events.push_back({{"name", "batches ready"},

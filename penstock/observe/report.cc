@@ -39,6 +39,9 @@ uint64_t first_moment(const Snapshot& snapshot) {
     }
   };
   look_at(snapshot.consumer_trace);
+  for (const DeviceSnapshot& device : snapshot.devices) {
+    look_at(device.trace);
+  }
   for (const WorkerSnapshot& worker : snapshot.workers) {
     look_at(worker.trace);
   }
@@ -148,7 +151,7 @@ Json analysis_json(const Analysis& a) {
 Json page_data(const Snapshot& snapshot) {
   const Analysis analysis = analyse(snapshot);
   const uint64_t zero = first_moment(snapshot);
-  const size_t most = kMaxEvents / (snapshot.workers.size() + 1);
+  const size_t most = kMaxEvents / (snapshot.workers.size() + snapshot.devices.size() + 1);
 
   Json data = {{"title", snapshot.title},
                {"mode", snapshot.mode},
@@ -172,6 +175,11 @@ Json page_data(const Snapshot& snapshot) {
   data["total"] = figures_json(analysis.total);
   data["copies"] = copies_json(analysis.total);
   data["consumer_events"] = events_json(snapshot.consumer_trace, zero, most);
+  data["devices"] = Json::array();
+  for (const DeviceSnapshot& device : snapshot.devices) {
+    data["devices"].push_back(
+        {{"name", device.name}, {"events", events_json(device.trace, zero, most)}});
+  }
   data["workers"] = Json::array();
   for (const WorkerSnapshot& worker : snapshot.workers) {
     data["workers"].push_back({{"name", worker.name},

@@ -29,6 +29,12 @@ struct WorkerSnapshot {
   std::vector<TraceEvent> trace;
 };
 
+// A stream of a device: a lane of the timeline.
+struct DeviceSnapshot {
+  std::string name;  // "cuda:0 copies"
+  std::vector<TraceEvent> trace;
+};
+
 // The name of the stage that stands for handing batches over to the consumer.
 inline constexpr std::string_view kHandOverStage = "hand-over";
 
@@ -80,6 +86,7 @@ struct Snapshot {
   uint64_t taken_ns = 0;  // the monotonic clock when this was taken
   ConsumerFigures consumer{};
   std::vector<TraceEvent> consumer_trace;
+  std::vector<DeviceSnapshot> devices;
   std::vector<WorkerSnapshot> workers;
   std::vector<StageSnapshot> stages;         // of the workers' chain
   std::vector<StageSnapshot> stream_stages;  // run by one thread, ahead of the workers

@@ -55,6 +55,12 @@ std::string_view name_of(TraceKind kind) {
       return "waiting for a batch";
     case TraceKind::kConsumerBusy:
       return "training step";
+    case TraceKind::kDeviceCopy:
+      return "copy to the device";
+    case TraceKind::kDeviceWait:
+      return "device waits for a copy";
+    case TraceKind::kDeviceStep:
+      return "step on the device";
     case TraceKind::kRestart:
       return "restart";
     case TraceKind::kError:

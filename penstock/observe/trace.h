@@ -16,6 +16,9 @@ enum class TraceKind : uint32_t {
   kWaitSlot,      // worker: waiting for memory
   kConsumerWait,  // consumer: waiting for a batch
   kConsumerBusy,  // consumer: the training step
+  kDeviceCopy,    // device: a batch's copy, over the link
+  kDeviceWait,    // device: the consumer's stream waits for a copy
+  kDeviceStep,    // device: the consumer's work on a batch
   kRestart,       // a worker was replaced
   kError,         // user code raised, or a ticket timed out
   kCount,

@@ -71,7 +71,7 @@ HogwildReport report_of(const SharedCounters& counters,
 }
 
 Hogwild::Hogwild(Updater& updater, size_t workers, Options options)
-    : updater_(updater),
+    : updater_(&updater),
       options_(options),
       counters_(SharedCounters::make(workers,
                                      updater.parameters().slab().kind() == Slab::Kind::kShared)) {
@@ -105,7 +105,10 @@ size_t Hogwild::group_of(size_t worker) const {
 }
 
 Hogwild::Hogwild(Updater& updater, SharedCounters counters)
-    : updater_(updater), options_(), counters_(std::move(counters)) {}
+    : updater_(&updater), options_(), counters_(std::move(counters)) {}
+
+Hogwild::Hogwild(SharedCounters counters)
+    : updater_(nullptr), options_(), counters_(std::move(counters)) {}
 
 HogwildReport Hogwild::run(const MakeStep& make, const Until& until) {
   return run_workers([&](size_t number) { work(workers_[number], make); }, until);
@@ -131,7 +134,7 @@ void Hogwild::work(HogwildWorker& worker, const MakeStep& make) {
 HogwildReport Hogwild::run_workers(const std::function<void(size_t)>& work, const Until& until,
                                    Threading threading, const std::function<void()>& started) {
   failed_.reset();
-  counters_.begin(until.steps, updater_.step());
+  counters_.begin(until.steps, updater_ == nullptr ? 0 : updater_->step());
   for (const auto& replica : replicas_) replica->begin();
   const auto before = all_counts(counters_);
   auto began = Clock::now();
@@ -170,7 +173,7 @@ HogwildReport Hogwild::run_workers(const std::function<void(size_t)>& work, cons
     error = std::current_exception();
   }
   for (const auto& replica : replicas_) replica->merge();
-  updater_.set_step(counters_.updates());
+  if (updater_ != nullptr) updater_->set_step(counters_.updates());
   if (error != nullptr) std::rethrow_exception(std::move(error));
   if (thrown != nullptr) std::rethrow_exception(std::move(thrown));
   return report_of(counters_, before, seconds());

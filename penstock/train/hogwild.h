@@ -98,6 +98,9 @@ class Hogwild {
 
   // For workers made elsewhere, such as in other processes, that share these counters.
   Hogwild(Updater& updater, SharedCounters counters);
+  // The same for weights and an optimizer outside of slabs, such as a device's: run_workers()
+  // counts and ends the workers, and they apply their updates.
+  explicit Hogwild(SharedCounters counters);
 
   // Returns when all workers have ended. An exception from a worker, `make` or `enough` ends all
   // workers and is then thrown here; failed() tells its origin.
@@ -122,7 +125,7 @@ class Hogwild {
  private:
   void work(HogwildWorker& worker, const MakeStep& make);
 
-  Updater& updater_;
+  Updater* const updater_;  // null: its users have the optimizer's state
   const Options options_;
   SharedCounters counters_;
   std::vector<std::shared_ptr<Replica>> replicas_;  // empty, or at least two

@@ -108,12 +108,8 @@ uint64_t Publisher::publish(const Parameters& parameters) {
   return publish(copy, parameters.version());
 }
 
-uint64_t Publisher::publish(const SlotWriter::Write& write) {
-  check_ours();
-  return publish(write, 0);
-}
-
 uint64_t Publisher::publish(const SlotWriter::Write& write, uint64_t version) {
+  check_ours();
   std::lock_guard lock(publishing_);
   if (last_ && version <= *last_) version = *last_ + 1;
   if (version > WeightsMemory::kMaxVersion) {

@@ -78,16 +78,15 @@ class Publisher final : private NamedServer::Handler {
   uint64_t publish(const Parameters& parameters);
 
   // The same for weights that are elsewhere, such as on a device: `write` writes them, in the given
-  // layout, into the version's memory, which it may not use later. The version is the last number +
-  // 1, or 0. What `write` throws is thrown, and no version was made.
-  uint64_t publish(const SlotWriter::Write& write);
+  // layout, into the version's memory, which it may not use later. `version`: theirs; numbers are
+  // as above. What `write` throws is thrown, and no version was made.
+  uint64_t publish(const SlotWriter::Write& write, uint64_t version = 0);
 
   size_t readers() const;
   std::vector<pid_t> holders() const;  // pids of processes that hold a version, ascending
   uint32_t slots() const;              // slots with memory now; 0 in a forked child
 
  private:
-  uint64_t publish(const SlotWriter::Write& write, uint64_t version);
   void check_ours() const;
   std::optional<int> on_connect(uint32_t row, pid_t pid) override;
   void on_disconnect(uint32_t row) override;

@@ -31,7 +31,7 @@ void Tower::add_rows(std::string_view block, std::span<const int64_t> rows,
                      std::span<const float> values) {
   use_rows();
   if (weight_ == 0) return;
-  checked_.set("Tower::add_rows", parameters_.layout().at(block), rows, values);
+  checked_.set("Tower::add_rows", parameters_->layout().at(block), rows, values);
   const auto used = rows_.begin() + static_cast<ptrdiff_t>(used_);
   auto found = std::find_if(rows_.begin(), used, [&](const Rows& r) { return r.block == block; });
   if (found == used) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,13 +23,15 @@ class Tower {
  public:
   Tower(Parameters parameters, Slab gradients, size_t number)
       : parameters_(std::move(parameters)), gradients_(std::move(gradients)), number_(number) {}
+  // Without parameters() and gradients(): they are not in slabs.
+  explicit Tower(size_t number) : number_(number) {}
 
   size_t number() const { return number_; }
   uint64_t step() const { return step_; }  // finished steps of this tower, in all runs
-  const Parameters& parameters() const { return parameters_; }
+  const Parameters& parameters() const { return *parameters_; }
 
   // This tower's own; zero when a step begins.
-  const Slab& gradients() const { return gradients_; }
+  const Slab& gradients() const { return *gradients_; }
   // Alternative: adds the gradient of some rows of a block, in any order; repeated rows are added
   // up. The values are copied. In a round either all towers give rows or none does; the update then
   // changes these rows only, and gradients() must stay zero. Rows of a batch of weight 0 are
@@ -52,8 +55,8 @@ class Tower {
 
   void clear();
 
-  Parameters parameters_;
-  Slab gradients_;
+  std::optional<Parameters> parameters_;
+  std::optional<Slab> gradients_;
   size_t number_;
   uint64_t step_ = 0;
   double weight_ = 0;        // of its batch in this round

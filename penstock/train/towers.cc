@@ -103,12 +103,11 @@ class Towers::Run {
         updater_(of.updater_),
         failed_(of.failed_),
         work_(work),
-        applied_(of.updater_.step()),
         losses_(towers_.size()),
         began_(Clock::now()),
         threads_(towers_.size(), std::move(threading)) {
     for (Tower& tower : towers_) {  // from a round that failed
-      tower.gradients_.zero();
+      if (tower.gradients_) tower.gradients_->zero();
       tower.clear();
       tower.copied_ = 0;
     }
@@ -125,7 +124,7 @@ class Towers::Run {
       take(report_.rounds + 1 < until.steps);
       wait();
       try {
-        apply();
+        report_.updates += apply() ? 1 : 0;
       } catch (...) {
         if (!failed_) failed_ = Failed{std::nullopt, report_.rounds};
         throw;
@@ -141,7 +140,6 @@ class Towers::Run {
 
   TowersReport report() const {
     TowersReport report = report_;
-    report.updates = updater_.step() - applied_;
     report.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
     if (loss_weight_ > 0) report.loss = loss_sum_ / loss_weight_;
     for (const Tower& tower : towers_) report.copied_bytes += tower.copied_;
@@ -190,7 +188,13 @@ class Towers::Run {
     if (weight) losses_[tower.number()] = work_.compute(tower);
   }
 
-  void apply() {
+  // False: no update was applied.
+  bool apply() {
+    if (updater_ == nullptr) {
+      std::vector<double> weights;
+      for (const Tower& tower : towers_) weights.push_back(tower.weight_);
+      return work_.apply(weights);
+    }
     double largest = 0, sum = 0;
     for (const Tower& tower : towers_) {
       largest = std::max(largest, tower.weight_);
@@ -204,7 +208,7 @@ class Towers::Run {
     const double scale = largest / sum;
     if (gives_rows()) return apply_rows(scale);
     slabs_.clear();
-    for (const Tower& tower : towers_) slabs_.push_back(tower.gradients_);
+    for (const Tower& tower : towers_) slabs_.push_back(tower.gradients());
     const size_t floats = slabs_[0].layout().floats(), count = towers_.size();
     if (floats < kFloatsPerThread || count == 1) {
       add_towers(slabs_, shares_, 0, floats);
@@ -214,8 +218,9 @@ class Towers::Run {
       });
       wait();
     }
-    updater_.apply(slabs_[0], scale);
+    const bool applied = updater_->apply(slabs_[0], scale);
     slabs_[0].zero();
+    return applied;
   }
 
   bool gives_rows() const {
@@ -230,7 +235,7 @@ class Towers::Run {
   }
 
   // One update of all blocks of which towers gave rows. Without rows there is no update.
-  void apply_rows(double scale) {
+  bool apply_rows(double scale) {
     std::vector<Tower::Rows> all;
     for (size_t tower = 0; tower < towers_.size(); ++tower) {
       for (const Tower::Rows& given : rows_of_tower(tower)) {
@@ -241,13 +246,15 @@ class Towers::Run {
         for (const float value : given.values) found->values.push_back(value * shares_[tower]);
       }
     }
+    bool applied = false;
     try {
-      if (!all.empty()) updater_.apply_parts(parts_of(all), scale);
+      applied = !all.empty() && updater_->apply_parts(parts_of(all), scale);
     } catch (...) {
       find_refused_tower();
       throw;
     }
     for (Tower& tower : towers_) tower.clear();
+    return applied;
   }
 
   std::span<const Tower::Rows> rows_of_tower(size_t tower) const {
@@ -264,7 +271,7 @@ class Towers::Run {
   void find_refused_tower() {
     for (size_t tower = 0; tower < towers_.size() && !failed_; ++tower) {
       try {
-        updater_.check(parts_of(rows_of_tower(tower)));
+        updater_->check(parts_of(rows_of_tower(tower)));
       } catch (const Error&) {
         failed_ = Failed{tower, report_.rounds};
       }
@@ -289,10 +296,9 @@ class Towers::Run {
   }
 
   std::vector<Tower>& towers_;
-  Updater& updater_;
+  Updater* const updater_;
   std::optional<Failed>& failed_;
   Work& work_;
-  const uint64_t applied_;
 
   Work::Weights weights_;              // of the current round
   std::optional<Work::Weights> next_;  // of the next round
@@ -308,7 +314,7 @@ class Towers::Run {
 };
 
 Towers::Towers(Updater& updater, size_t towers, Options options)
-    : updater_(updater), options_(std::move(options)) {
+    : updater_(&updater), options_(std::move(options)) {
   if (towers == 0) throw refuse_towers("give 1 tower or more");
   towers_.reserve(towers);  // steps refer to them
   for (size_t number = 0; number < towers; ++number) {
@@ -316,12 +322,21 @@ Towers::Towers(Updater& updater, size_t towers, Options options)
   }
 }
 
-Towers::Towers(Updater& updater, std::vector<Slab> gradients) : updater_(updater), options_() {
+Towers::Towers(Updater& updater, std::vector<Slab> gradients) : updater_(&updater), options_() {
   if (gradients.empty()) throw refuse_towers("give 1 tower or more");
   towers_.reserve(gradients.size());
   for (Slab& slab : gradients) {
     towers_.emplace_back(updater.parameters(), std::move(slab), towers_.size());
   }
+}
+
+Towers::Towers(size_t towers) : updater_(nullptr), options_() {
+  if (towers == 0) throw refuse_towers("give 1 tower or more");
+  for (size_t number = 0; number < towers; ++number) towers_.emplace_back(number);
+}
+
+bool Towers::Work::apply(std::span<const double> /*weights*/) {
+  throw refuse_towers("these towers have no updater, and this Work does not apply updates");
 }
 
 TowersReport Towers::run(Rounds feed, const MakeStep& make, const Until& until) {

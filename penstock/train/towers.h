@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -81,6 +82,10 @@ class Towers {
     virtual void advance() = 0;
     // Runs a step with the tower's batch of the current round, on the tower's thread.
     virtual std::optional<double> compute(Tower& tower) = 0;
+    // For towers without an updater: applies one update from the mean of the gradients that the
+    // round's steps computed, with these weights (0: the tower had no batch). False: the update was
+    // skipped. No step runs meanwhile. Default: Error kInvalidArgument.
+    virtual bool apply(std::span<const double> weights);
   };
 
   // Conditions that end a run: the first that is met.
@@ -98,6 +103,9 @@ class Towers {
   Towers(Updater& updater, size_t towers) : Towers(updater, towers, Options()) {}
   // One tower for each of these slabs of gradients. options.weigh and options.stage are not used.
   Towers(Updater& updater, std::vector<Slab> gradients);
+  // For weights and gradients outside of slabs, such as a device's: run() with a Work that applies
+  // the updates. These towers have no parameters() and no gradients().
+  explicit Towers(size_t towers);
 
   // An exception from a step, `make`, the feed, the update or `enough` ends the run and is thrown
   // here once all towers have ended their step and the feed has returned the next round or failed
@@ -124,7 +132,7 @@ class Towers {
   class Run;
   class Examples;
 
-  Updater& updater_;
+  Updater* const updater_;  // null: the Work applies updates
   const Options options_;
   std::vector<Tower> towers_;
   std::optional<Failed> failed_;

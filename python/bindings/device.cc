@@ -6,16 +6,19 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gil.h"
 #include "leaf_value.h"
+#include "loader_statistics.h"
 #include "module.h"
 #include "numpy_api.h"
 #include "penstock/base/error.h"
 #include "penstock/device/link_speed.h"
+#include "penstock/device/read_back.h"
 #include "penstock/device/stage.h"
 #include "penstock/memory/dlpack.h"
 #include "references.h"
@@ -120,6 +123,15 @@ class DeviceStage {
     std::lock_guard lock(mutex_);
     stage_->close();
   }
+  nb::tuple traces() {
+    Stage::Traces traces;
+    {
+      WithoutGil unlocked;
+      std::lock_guard lock(mutex_);
+      traces = stage_->traces();
+    }
+    return nb::make_tuple(list_of(traces.copies), list_of(traces.steps));
+  }
   int device() const { return stage_->device(); }
   nb::dict figures() const {
     const StageFigures now = stage_->figures();
@@ -142,6 +154,11 @@ class DeviceStage {
   }
 
  private:
+  static nb::list list_of(const std::vector<TraceEvent>& trace) {
+    nb::list events;
+    for (const TraceEvent& event : trace) events.append(tuple_of(event));
+    return events;
+  }
   static Tensor tensor_of(PyObject* object) {
     LeafValue leaf;
     std::string why;
@@ -179,6 +196,16 @@ nb::tuple cuda_link_speed(int number, size_t bytes, const std::string& library) 
   return nb::make_tuple(speed.pinned, speed.pageable);
 }
 
+// Copies memory of a CUDA device into a writable, contiguous array.
+void read_device_memory(int number, uint64_t from, nb::handle into, const std::string& library) {
+  Py_buffer view{};
+  if (PyObject_GetBuffer(into.ptr(), &view, PyBUF_WRITABLE) != 0) throw nb::python_error();
+  const std::shared_ptr<Py_buffer> held(&view, PyBuffer_Release);
+  const std::span to(static_cast<std::byte*>(view.buf), static_cast<size_t>(view.len));
+  WithoutGil unlocked;
+  device::read_back(number, from, to, library);
+}
+
 }  // namespace
 
 void bind_device(nb::module_& m) {
@@ -196,10 +223,13 @@ void bind_device(nb::module_& m) {
       .def("reap", &DeviceStage::reap, nb::arg("wait") = false)
       .def("close", &DeviceStage::close)
       .def("figures", &DeviceStage::figures)
+      .def("traces", &DeviceStage::traces)
       .def_prop_ro("device", &DeviceStage::device);
   m.def("cuda_devices", &cuda_devices, nb::arg("library"));
   m.def("cuda_link_speed", &cuda_link_speed, nb::arg("device"), nb::arg("bytes"),
         nb::arg("library"));
+  m.def("read_device_memory", &read_device_memory, nb::arg("device"), nb::arg("address"),
+        nb::arg("into"), nb::arg("library"));
   m.attr("CUDA_LIBRARY") = Driver::kLibrary;
 }
 

@@ -28,6 +28,22 @@ nb::list list_of(const std::vector<StageSnapshot>& stages) {
 
 }  // namespace
 
+nb::tuple tuple_of(const TraceEvent& event) {
+  return nb::make_tuple(static_cast<uint32_t>(event.kind), event.begin_ns, event.span_ns,
+                        event.active_ns, event.step, event.count);
+}
+
+TraceEvent event_of(nb::handle tuple) {
+  TraceEvent event;
+  event.kind = static_cast<TraceKind>(nb::cast<uint32_t>(tuple[0]));
+  event.begin_ns = nb::cast<uint64_t>(tuple[1]);
+  event.span_ns = nb::cast<uint64_t>(tuple[2]);
+  event.active_ns = nb::cast<uint64_t>(tuple[3]);
+  event.step = nb::cast<uint64_t>(tuple[4]);
+  event.count = nb::cast<uint32_t>(tuple[5]);
+  return event;
+}
+
 nb::dict dict_of(const Analysis& analysis) {
   nb::dict out;
   const std::string_view name = name_of(analysis.bottleneck);
@@ -60,6 +76,11 @@ Snapshot LoaderStatistics::snapshot(const nb::dict& about) const {
   s.pulled = settings_.source == SampleSettings::Source::kStream;
   for (auto [key, value] : setting<nb::dict>(about, "facts")) {
     s.facts.emplace_back(nb::cast<std::string>(key), nb::cast<std::string>(value));
+  }
+  for (nb::handle lane : setting<nb::list>(about, "devices")) {
+    DeviceSnapshot device{nb::cast<std::string>(lane[0]), {}};
+    for (nb::handle event : nb::list(lane[1])) device.trace.push_back(event_of(event));
+    s.devices.push_back(std::move(device));
   }
   s.stages = worker_stages();
   s.stream_stages = engine_.stream_stages();

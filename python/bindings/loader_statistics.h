@@ -34,6 +34,11 @@ class LoaderStatistics {
   bool python_workers_;
 };
 
+// An event as a tuple of numbers, and back: kind, begin, span and active time in nanoseconds, step,
+// count.
+nanobind::tuple tuple_of(const TraceEvent& event);
+TraceEvent event_of(nanobind::handle tuple);
+
 // What `analysis()` returns.
 nanobind::dict dict_of(const Analysis& analysis);
 

@@ -50,6 +50,13 @@ nb::dict counts_of(const SharedCounters& counters, size_t worker) {
   return made;
 }
 
+void finish_step(const SharedCounters& counters, size_t worker, std::optional<double> loss,
+                 uint64_t copied) {
+  if (loss) counters.note_loss(worker, *loss);
+  if (copied > 0) counters.note_copied(worker, copied);
+  counters.note_step(worker);
+}
+
 void bind_counters(nb::module_& m) {
   nb::class_<SharedCounters>(m, "SharedCounters", "Internal: use penstock.train.Hogwild.")
       .def_static("make", &SharedCounters::make, nb::arg("workers"), nb::arg("shared"))
@@ -60,7 +67,19 @@ void bind_counters(nb::module_& m) {
       .def("stop", &SharedCounters::stop)
       .def_prop_ro("stopped", &SharedCounters::stopped)
       .def_prop_ro("updates", &SharedCounters::updates)
-      .def("counts", &counts_of, nb::arg("worker"));
+      .def("counts", &counts_of, nb::arg("worker"))
+      .def(
+          "note_update",
+          [](const SharedCounters& counters, size_t worker, uint64_t staleness) {
+            counters.add_updates(1);
+            counters.note_begun(worker, 1);
+            counters.note_applied(worker, 1, staleness);
+          },
+          nb::arg("worker"), nb::arg("staleness"))
+      .def("note_non_finite", &SharedCounters::note_non_finite, nb::arg("worker"),
+           nb::arg("skipped"))
+      .def("finish_step", &finish_step, nb::arg("worker"), nb::arg("loss").none(),
+           nb::arg("copied"));
 }
 
 nb::dict as_dict(const HogwildReport& report) {
@@ -129,6 +148,7 @@ void bind_run(nb::module_& m) {
           nb::arg("snapshots"), nb::arg("replicas"), nb::arg("merge_every"), nb::keep_alive<1, 2>())
       .def(nb::init<Updater&, SharedCounters>(), nb::arg("updater"), nb::arg("counters"),
            nb::keep_alive<1, 2>())
+      .def(nb::init<SharedCounters>(), nb::arg("counters"))
       .def_prop_ro("counters", [](const Hogwild& hogwild) { return hogwild.counters(); })
       .def(
           "worker",
@@ -183,10 +203,7 @@ void bind_train_hogwild(nb::module_& m) {
       .def(
           "finish_step",
           [](HogwildWorker& worker, std::optional<double> loss, uint64_t copied) {
-            if (loss) worker.note_loss(*loss);
-            const SharedCounters& counters = worker.counters();
-            if (copied > 0) counters.note_copied(worker.number(), copied);
-            counters.note_step(worker.number());
+            finish_step(worker.counters(), worker.number(), loss, copied);
           },
           nb::arg("loss").none(), nb::arg("copied"));
 }

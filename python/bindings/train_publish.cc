@@ -107,9 +107,9 @@ Layout layout_like(nb::handle like) {
 
 // Publishes what `function` writes into a dict of arrays, by the blocks' names. They are views of
 // the version's memory, and the dict is emptied afterwards.
-uint64_t write_version(Publisher& publisher, nb::object function) {
+uint64_t write_version(Publisher& publisher, nb::object function, uint64_t version) {
   WithoutGil unlocked;
-  return publisher.publish([&](std::span<float> to) {
+  const auto write = [&](std::span<float> to) {
     const WithGil locked;
     nb::dict arrays;
     for (const Block& block : publisher.layout().blocks()) {
@@ -121,7 +121,8 @@ uint64_t write_version(Publisher& publisher, nb::object function) {
     }
     function(arrays);
     arrays.clear();
-  });
+  };
+  return publisher.publish(write, version);
 }
 
 }  // namespace
@@ -143,7 +144,7 @@ void bind_train_publish(nb::module_& m) {
             return publisher.publish(Parameters(slab));
           },
           nb::arg("parameters"), Unlocked())
-      .def("write", &write_version, nb::arg("function"))
+      .def("write", &write_version, nb::arg("function"), nb::arg("version"))
       .def_prop_ro("readers", &Publisher::readers)
       .def_prop_ro("holders", [](const Publisher& publisher) {
         const auto pids = publisher.holders();

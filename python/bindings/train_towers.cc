@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -25,11 +26,16 @@ using train::TowersReport;
 using train::Updater;
 
 // Rounds of Python batches. `take` returns a list with (batch, weight) for each tower, or None for
-// a tower without a batch; `compute(tower, step, batch)` returns an Outcome (steps.py).
+// a tower without a batch; `compute(tower, step, batch)` returns an Outcome (steps.py). `apply` of
+// towers without an updater takes a list with each tower's weight, and returns whether there was an
+// update.
 class PythonRounds : public Towers::Work {
  public:
-  PythonRounds(nb::object begin, nb::object take, nb::object compute)
-      : begin_(std::move(begin)), take_(std::move(take)), compute_(std::move(compute)) {}
+  PythonRounds(nb::object begin, nb::object take, nb::object compute, nb::object apply)
+      : begin_(std::move(begin)),
+        take_(std::move(take)),
+        compute_(std::move(compute)),
+        apply_(std::move(apply)) {}
 
   void make(Tower&) override {
     const WithGil locked;
@@ -71,8 +77,15 @@ class PythonRounds : public Towers::Work {
     return nb::cast<std::optional<double>>(outcome[0]);
   }
 
+  bool apply(std::span<const double> weights) override {
+    const WithGil locked;
+    nb::list given;
+    for (const double weight : weights) given.append(weight);
+    return nb::cast<bool>(apply_(given));
+  }
+
  private:
-  const nb::object begin_, take_, compute_;
+  const nb::object begin_, take_, compute_, apply_;
   nb::list next_, now_;
 };
 
@@ -89,8 +102,8 @@ nb::dict as_dict(const TowersReport& report) {
 }
 
 nb::dict run_towers(Towers& towers, nb::object begin, nb::object take, nb::object compute,
-                    uint64_t steps, int64_t duration_ns, nb::object until) {
-  PythonRounds rounds(std::move(begin), std::move(take), std::move(compute));
+                    nb::object apply, uint64_t steps, int64_t duration_ns, nb::object until) {
+  PythonRounds rounds(std::move(begin), std::move(take), std::move(compute), std::move(apply));
   Towers::Until end{.steps = steps, .duration_ns = duration_ns};
   if (!until.is_none()) {
     end.enough = [&until](const TowersReport& report) {
@@ -112,8 +125,10 @@ void bind_train_towers(nb::module_& m) {
   nb::class_<Towers>(m, "Towers", "Internal: use penstock.train.Towers.")
       .def(nb::init<Updater&, std::vector<Slab>>(), nb::arg("updater"), nb::arg("gradients"),
            nb::keep_alive<1, 2>())
+      .def(nb::init<size_t>(), nb::arg("towers"))
       .def("run", &run_towers, nb::arg("begin"), nb::arg("take"), nb::arg("compute"),
-           nb::arg("steps"), nb::arg("duration_ns"), nb::arg("until").none())
+           nb::arg("apply").none(), nb::arg("steps"), nb::arg("duration_ns"),
+           nb::arg("until").none())
       .def_prop_ro("failed", [](const Towers& towers) {
         const auto& failed = towers.failed();
         return failed ? std::optional(std::pair(failed->tower, failed->round)) : std::nullopt;

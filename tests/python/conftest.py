@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import fake_cuda
 from launching import Answers
 from leftovers import remains
 
@@ -42,3 +43,25 @@ def answers() -> Iterator[Answers]:
     pipe = Answers()
     yield pipe
     pipe.close()
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """The CUDA driver for tests, compiled once."""
+    return fake_cuda.build(tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture
+def cuda(library, monkeypatch):
+    """The fake driver, and a consumer of its own in torch's place."""
+    from penstock.device import place
+
+    driver = fake_cuda.Driver(library)
+    driver.reset()
+    monkeypatch.setattr(place, "library", str(library))
+    monkeypatch.setattr(place, "check_torch", lambda: None)
+    monkeypatch.setattr(place, "tensor_from", fake_cuda.Tensor)
+    monkeypatch.setattr(fake_cuda.Tensor, "driver", driver, raising=False)
+    yield driver
+    gc.collect()
+    driver.reset()

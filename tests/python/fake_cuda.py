@@ -47,6 +47,10 @@ class Driver:
         self.set("device_memory", 1 << 32)
         self.set("pinned_memory", 1 << 32)
 
+    def finish(self) -> None:
+        """Wait for the default stream."""
+        self._c.fake_finish(FIRST)
+
     def read(self, place: int, shape: tuple[int, ...], dtype: np.dtype, us: int = 0) -> np.ndarray:
         """Read device memory on the default stream, after all that was enqueued there."""
         out = np.empty(shape, dtype)

@@ -51,6 +51,51 @@ def with_torch(rank: int, place: str) -> dict[str, Any]:
     return found
 
 
+def share_of(rank: int) -> list[np.ndarray]:
+    """Batches of several sizes, others for each rank."""
+    rng = np.random.default_rng(rank)
+    return [rng.standard_normal((2 + i % 3, 3)).astype(np.float32) for i in range(8)]
+
+
+def step(batch: Any, views: Any) -> Any:
+    import torch
+
+    loss = (views.model(torch.as_tensor(batch)) ** 2).mean()
+    loss.backward()
+    return loss
+
+
+def towers_of(rank: int, towers: int, feed: Any, group: Any = None) -> tuple[Any, Any]:
+    """Towers that begin with weights of their rank, on torch's CPU as a device."""
+    import torch
+
+    import penstock.torch
+    from penstock import train
+    from penstock.train.device_slab import DeviceParameters
+
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(3, 2)
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    parameters = DeviceParameters({name: tuple(w.shape) for name, w in weights.items()}, "cpu")
+    parameters.update(weights)
+    aliased, _ = penstock.torch.alias(model, parameters)
+    made = train.Towers(
+        step, aliased, train.Adam(0.1), feed, towers=towers, model=model, group=group
+    )
+    return made, parameters
+
+
+def with_towers(rank: int, place: str) -> dict[str, Any]:
+    """Two towers of this process, whose gradients are averaged with those of the other one."""
+    import torch
+
+    torch.distributed.init_process_group("gloo", f"file://{place}", rank=rank, world_size=2)
+    towers, parameters = towers_of(rank, 2, share_of(rank), torch.distributed.group.WORLD)
+    report = towers.run()
+    torch.distributed.destroy_process_group()
+    return {"weights": parameters["weight"].tolist(), "rounds": report.rounds}
+
+
 def with_jax(rank: int, place: str) -> dict[str, Any]:
     """Feed global arrays over both processes; return the local share, and sums over all."""
     import jax
@@ -89,5 +134,10 @@ def from_the_environment(rank: int, place: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     way, rank, place = sys.argv[1:]
-    ways = {"torch": with_torch, "jax": with_jax, "environment": from_the_environment}
+    ways = {
+        "torch": with_torch,
+        "towers": with_towers,
+        "jax": with_jax,
+        "environment": from_the_environment,
+    }
     print(json.dumps(ways[way](int(rank), place)))

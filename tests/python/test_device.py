@@ -20,7 +20,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import fake_cuda  # noqa: E402
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
 from penstock import cli  # noqa: E402
@@ -28,24 +27,6 @@ from penstock.commands import doctor  # noqa: E402
 from penstock.device import place  # noqa: E402
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    return fake_cuda.build(tmp_path_factory.mktemp("cuda"))
-
-
-@pytest.fixture
-def cuda(library, monkeypatch):
-    driver = fake_cuda.Driver(library)
-    driver.reset()
-    monkeypatch.setattr(place, "library", str(library))
-    monkeypatch.setattr(place, "check_torch", lambda: None)
-    monkeypatch.setattr(place, "tensor_from", fake_cuda.Tensor)
-    monkeypatch.setattr(fake_cuda.Tensor, "driver", driver, raising=False)
-    yield driver
-    gc.collect()
-    driver.reset()
 
 
 def numbers(n: int = 64, batch: int = 8, width: int = 5):

@@ -151,3 +151,55 @@ def test_functions_of_a_device_run_on_a_stream_of_their_own():
                 assert batch["y"].tolist() == list(range(8 * i, 8 * i + 8))
     assert torch.cuda.current_stream() not in streams
     assert len(streams) == 1
+
+
+def test_the_report_has_copies_and_steps_by_the_clock_of_the_device(tmp_path):
+    """Steps of 20 ms, measured by torch's events, too."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    values = np.zeros((128, 100_000), np.float32)  # copies long enough not to be merged
+    batches = penstock.Dataset.arrays({"x": values}).batch(8)
+    with penstock.torch.feed(batches, device="cuda", workers=2) as feed:
+        for number, batch in enumerate(feed):
+            if number == 0:
+                first.record()
+            torch.cuda._sleep(30_000_000)
+            batch["x"].sum()
+        last.record()
+        del batch
+        torch.cuda.synchronize()
+        (_, copies), (_, steps) = feed._place.lanes()
+        feed.report(tmp_path / "run.html")
+    names = "kind", "begin", "span", "active", "step", "count"
+    copies, steps = ([dict(zip(names, e, strict=True)) for e in lane] for lane in (copies, steps))
+    assert [event["step"] for event in copies] == list(range(16))
+    assert all(event["span"] < 20e6 for event in copies)
+    steps = [event for event in steps if event["kind"] == max(e["kind"] for e in steps)]
+    assert [event["step"] for event in steps] == list(range(16))
+    whole = first.elapsed_time(last) * 1e6
+    assert 0.9 * whole < sum(event["active"] for event in steps) < 1.1 * whole
+    for copy, step in zip(copies, steps, strict=True):
+        assert copy["begin"] + copy["span"] <= step["begin"] + 1e5, "a step after its copy"
+    assert "cuda:0 copies" in (tmp_path / "run.html").read_text()
+
+
+def test_arrays_of_jax_are_published_by_one_copy(monkeypatch):
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs a jax for CUDA")
+    import penstock.jax
+    from penstock import train
+    from penstock.train import parameters
+
+    def refused(*_):
+        raise AssertionError("an array of NumPy was made")
+
+    monkeypatch.setattr(parameters, "numbers", refused)
+    values = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32)
+    tree = {"w": jax.numpy.asarray(values) * 2, "b": jax.numpy.ones(7)}
+    penstock.jax.publish("gpu-tree", tree)
+    try:
+        with penstock.jax.attach("gpu-tree", like=tree) as model, model.read() as (_, found):
+            assert np.array_equal(np.asarray(found["w"]), values * 2)
+            assert np.array_equal(np.asarray(found["b"]), np.ones(7))
+    finally:
+        train.unpublish("gpu-tree")

@@ -12,9 +12,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock
+import ranks_child
 from penstock.base.ranks import rank_and_world
 
 CHILD = Path(__file__).with_name("ranks_child.py")
@@ -75,6 +77,18 @@ def test_processes_of_torch_train_on_their_shares(tmp_path: Path) -> None:
     found = run_both("torch", str(tmp_path / "rendezvous"))
     check_shares(found)
     assert found[0]["weights"] == found[1]["weights"]
+
+
+def test_towers_of_several_processes_make_one_update(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    found = run_both("towers", str(tmp_path / "rendezvous"))
+    assert found[0] == found[1]
+    shares = [ranks_child.share_of(rank) for rank in range(2)]
+    rounds = zip(*(zip(share[::2], share[1::2], strict=True) for share in shares), strict=True)
+    everything = [batch for both in rounds for pair in both for batch in pair]
+    towers, parameters = ranks_child.towers_of(0, 4, everything)
+    assert towers.run().rounds == found[0]["rounds"] == 4
+    np.testing.assert_allclose(found[0]["weights"], parameters["weight"], rtol=1e-5, atol=1e-6)
 
 
 def test_processes_of_jax_feed_one_global_array(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Pretended:
     def __init__(self, model):
         self.model = model
         self.capturing = None
-        self.captures = self.replays = self.runs = 0
+        self.captures = self.replays = self.runs = self.waits = 0
 
     def step(self, batch):
         if self.capturing is None:
@@ -86,7 +86,29 @@ class Pretended:
         return replay
 
     def mark(self):
-        return lambda: None
+        def wait():
+            self.waits += 1
+
+        return wait
+
+    def to_host(self, tensor):
+        return tensor.clone()
+
+
+class Buffers:
+    """A feed of the device that has one buffer, and uses it again once its batch was dropped."""
+
+    def __init__(self):
+        self.buffer = {name: torch.zeros(SIZE, values.shape[1]) for name, values in DATA.items()}
+
+    def __iter__(self):
+        with penstock.Loader(SAMPLES.batch(SIZE), workers=0) as feed:
+            for batch in feed:
+                for name, values in batch.items():
+                    self.buffer[name].copy_(torch.from_numpy(values))
+                yield dict(self.buffer)
+                for buffer in self.buffer.values():
+                    buffer.fill_(float("nan"))
 
 
 def plain(passes):
@@ -151,6 +173,32 @@ def test_metrics_are_not_overwritten_before_the_check_in():
     loop.run(epochs=4)
     assert loop._check_ins == 1
     assert_same(seen, plain(4)[1])
+
+
+@pytest.mark.parametrize("steps", [1, 4, 11, 20])
+def test_batches_of_a_device_leave_their_feed_as_they_arrive(steps):
+    """The feed needs no buffer for each step of a run."""
+    model, seen = Line(), []
+    device = Pretended(model)
+    loop = train.Loop(model, Buffers(), steps=steps, callbacks=lambda *each: seen.append(each))
+    loop._runner = Graph(device.step, device)
+    loop.run(epochs=3)
+    expected = Line()
+    losses = []
+    for _ in range(3):
+        for batch in Buffers():
+            losses.append(float(expected(batch)["loss"]))
+    assert torch.equal(model.w, expected.w)
+    assert [metrics["loss"] for _, metrics in seen] == losses
+
+
+def test_a_check_in_waits_once_for_the_metrics_of_all_steps():
+    model, seen = Line(), []
+    device = Pretended(model)
+    loop_of(model, device, seen, "batches", steps=11).run(epochs=5)
+    assert_same(seen, plain(5)[1])
+    assert device.replays == 4
+    assert device.waits == 4 + 2  # and for the report of the run: its end, and the last metrics
 
 
 def test_steps_may_say_nothing():
@@ -278,6 +326,7 @@ def test_a_graph_is_captured_on_a_stream_of_the_device_that_is_current():
     assert streams[0] is streams[2], "they are kept"
 
 
+@pytest.mark.gpu
 @needs_cuda
 @pytest.mark.parametrize("steps", [1, 4, 20])
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
@@ -308,6 +357,43 @@ def test_on_a_gpu_the_result_is_the_plain_loops(steps, name):
             graph=graph,
         )
         loop.run(epochs=6)
+        found.append((losses, [p.detach().cpu() for p in model.parameters()]))
+    (eager, weights), (replayed, others) = found
+    assert eager == replayed
+    assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("steps", [1, 4, 20])
+def test_on_a_gpu_batches_of_a_feed_are_used_as_they_arrive(steps):
+    import penstock.torch
+
+    found = []
+    for graph in (False, True):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 1).cuda()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, capturable=True)
+
+        def step(batch, model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(batch["x"]), batch["y"])
+            loss.backward()
+            optimizer.step()
+            return {"loss": loss.detach()}
+
+        losses = []
+        with penstock.torch.feed(SAMPLES.batch(SIZE), device="cuda", workers=2) as feed:
+            loop = train.Loop(
+                step,
+                feed,
+                steps=steps,
+                callbacks=lambda number, metrics, losses=losses: losses.append(metrics["loss"]),
+                graph=graph,
+            )
+            loop.run(epochs=6)
+            if graph:
+                assert feed.stats()["device"]["slots"] <= 5
         found.append((losses, [p.detach().cpu() for p in model.parameters()]))
     (eager, weights), (replayed, others) = found
     assert eager == replayed

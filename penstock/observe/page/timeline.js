@@ -13,17 +13,23 @@
     ['--slot', 'waiting for memory'],
     ['--wait', data.live ? 'model waits for messages' : 'model waits for a batch'],
     ['--step', 'training step'],
+    ['--copy', 'copy to the device'],
+    ['--wait', 'device waits for a copy'],
+    ['--step', 'step on the device'],
     ['--event', 'worker replaced'],
     ['--event', 'error'],
   ];
   const MAKING = 1;
   const NO_TICKET = 2;
   const STEP = 5;
-  const RESTART = 6;  // this kind and those after it are moments
+  const COPY = 6;
+  const DEVICE_STEP = 8;
+  const RESTART = 9;  // this kind and those after it are moments
 
   // Each column of pixels is filled to the share of its time that each kind took. So events too short
   // to be seen still add up to their share, and a zoomed-in ticket is a solid block.
   const lanes = [{name: 'model', events: data.consumer_events, consumer: true}]
+    .concat(data.devices.map((device) => ({name: device.name, events: device.events, device: true})))
     .concat(data.workers.map((worker) => ({name: worker.name, events: worker.events, consumer: false})));
   const many = lanes.length > 20;
   const LANE = many ? 13 : 26;
@@ -104,7 +110,7 @@
     charts.forEach((chart, i) => place(chart.name, chart_bottom(i) - DEPTH, 18, ''));
     const seen = new Set();
     lanes.forEach((lane) => lane.events.forEach((event) => seen.add(event[0])));
-    [4, STEP, MAKING, NO_TICKET, 3, RESTART, 7].filter((kind) => seen.has(kind)).forEach((kind) => {
+    [4, STEP, COPY, 7, DEVICE_STEP, MAKING, NO_TICKET, 3, RESTART, RESTART + 1].filter((kind) => seen.has(kind)).forEach((kind) => {
       const item = element('li');
       const swatch = element('span', 'swatch');
       swatch.style.background = 'var(' + KINDS[kind][0] + ')';
@@ -151,7 +157,7 @@
       for (let x = Math.max(0, Math.floor(x0)); x <= last; x += 1) {
         shares[x * RESTART + kind] += (Math.min(x1, x + 1) - Math.max(x0, x)) * weight;
       }
-      if (x1 - x0 > 8 && (kind === MAKING || kind === STEP)) edges.push([x0, x1, event]);
+      if (x1 - x0 > 8 && [MAKING, STEP, COPY, DEVICE_STEP].includes(kind)) edges.push([x0, x1, event]);
     });
     for (let kind = 1; kind < RESTART; kind += 1) {
       context.fillStyle = colour.kinds[kind];
@@ -180,7 +186,7 @@
     edges.forEach(([x0, x1, event]) => {
       context.fillStyle = colour.card;
       context.fillRect(Math.round(x0), top, 1, LANE);
-      const text = event[4] + ' / ' + event[5];
+      const text = lane.device ? String(event[5]) : event[4] + ' / ' + event[5];
       if (!many && x1 - x0 > context.measureText(text).width + 14 && event[6] === 1) {
         context.fillText(text, Math.max(x0, 0) + 7, top + LANE / 2 + 1);
       }
@@ -306,7 +312,8 @@
     const lines = [lane.name + ': ' + (KINDS[kind] ? KINDS[kind][1] : data.kinds[kind])];
     if (kind < RESTART) lines.push(duration(span) + ' from ' + duration(begin));
     else lines.push('at ' + duration(begin));
-    if (kind !== NO_TICKET) lines.push('epoch ' + epoch + ', step ' + step + (part ? ', part ' + part : ''));
+    if (lane.device) lines.push('batch ' + event[5] + ', by the clock of the device');
+    else if (kind !== NO_TICKET) lines.push('epoch ' + epoch + ', step ' + step + (part ? ', part ' + part : ''));
     if (count > 1) lines.push(number(count) + ' short pieces, ' + duration(active) + ' together');
     return lines.join('\n');
   }

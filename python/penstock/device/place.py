@@ -39,6 +39,7 @@ class Place(Protocol):
     def deliver(self, sent: Any) -> Any: ...
     def check_start_method(self, method: str | None) -> None: ...
     def stats(self) -> dict[str, Any]: ...
+    def lanes(self) -> list[Any]: ...
     def close(self) -> None: ...
 
 
@@ -110,6 +111,10 @@ class _OnHost:
     def check_start_method(self, method: str | None) -> None:
         """Any."""
 
+    def lanes(self) -> list[Any]:
+        """None: the framework does not tell when it copies."""
+        return []
+
     def close(self) -> None:
         """Nothing to end."""
 
@@ -155,6 +160,11 @@ class CudaDevice:
 
     def stats(self) -> dict[str, Any]:
         return {"name": self.name, **self._stage.figures()}
+
+    def lanes(self) -> list[Any]:
+        """The copies and the steps on the device, as lanes of a report: names with events."""
+        copies, steps = self._stage.traces()
+        return [(f"{self.name} copies", copies), (f"{self.name} step", steps)]
 
     def close(self) -> None:
         self._finalizer()

@@ -26,7 +26,8 @@ __all__ = ["JaxModel", "attach", "publish"]
 def publish(name: str, tree: Any) -> int:
     """Publish a tree of arrays, such as a model's parameters, as `penstock.train.publish`.
 
-    Arrays may be on any device, whole in this process. Numbers become float32.
+    Arrays may be on any device, whole in this process. Numbers become float32. A float32 array on a
+    CUDA device is copied once, from there into the memory that readers read.
 
     Returns
     -------

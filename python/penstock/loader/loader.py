@@ -167,6 +167,8 @@ class Loader(Restorable, Closing):
         if self._bar:
             check_bar()
         self._losses = LossLog(info.title)
+        # Lanes of the report for the device that batches go to: names with events of the engine.
+        self._device_lanes: Callable[[], list[Any]] = list
         self._spec: Any = None
         core_settings = {
             **self._settings,
@@ -468,6 +470,7 @@ class Loader(Restorable, Closing):
             "max_bytes": s["max_bytes"],
             "workers": max(s["workers"], 1),
             "facts": facts,
+            "devices": self._device_lanes(),
         }
 
     # ---- ending ----------------------------------------------------------------------------------

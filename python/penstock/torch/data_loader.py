@@ -247,7 +247,10 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         self._latest = workers
         batches = Iteration(self, workers, epoch, lists)
         place = self._place
-        return batches if place is None else PlacedIteration(batches, workers, epoch, place)
+        if place is None:
+            return batches
+        workers.loader._device_lanes = place.lanes
+        return PlacedIteration(batches, workers, epoch, place)
 
     def _draws_base_seed(self, again: Any) -> bool:
         """Whether the next iteration draws one, as in torch: with persistent workers, the first.

@@ -96,6 +96,8 @@ class TensorLoader(StagedLoader):
         info.for_device = place is not None and place.reads_in_place
         super().__init__(info, Ahead(0 if place is None else ahead), **options)
         self._place = place
+        if place is not None:
+            self._device_lanes = place.lanes
         self._way: Place | Worked | None = place
         if functions:
             loader = weakref.ref(self)  # the loader must not own itself

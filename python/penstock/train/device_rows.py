@@ -12,7 +12,7 @@ from ..errors import InvalidArgument
 from .member_rows import Array, MemberRows
 from .optimizers import Optimizer
 
-__all__ = ["DeviceRows"]
+__all__ = ["DeviceRows", "numbers_of", "updated"]
 
 _COLUMNS = (  # of Optimizer.pass_of
     *("clip_norm", "clip", "decay", "keep", "rate", "memory", "fresh"),
@@ -65,8 +65,7 @@ class DeviceRows(MemberRows):
             formula, own = optimizer._built.pass_of(self._steps[row])
             numbers.append(own)
         device = self.floats.device
-        table = torch.tensor(numbers, dtype=torch.float32).to(device, non_blocking=True)
-        of = {name: table[:, n : n + 1] for n, name in enumerate(_COLUMNS)}
+        of = numbers_of(numbers, device)
         every = len(rows) == self.count
         chosen = None if every else torch.tensor(rows, device=device)
         floats = self.floats if chosen is None else self.floats[chosen]
@@ -76,7 +75,7 @@ class DeviceRows(MemberRows):
         if any(math.isfinite(own[0]) for own in numbers):
             norm = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
             gradients = gradients * torch.clamp(of["clip_norm"] / (norm + 1e-6), max=1.0)
-        results = _updated(formula, of, parts[0], gradients, parts[1:])
+        results = updated(formula, of, parts[0], gradients, parts[1:])
         for part, result in zip(parts, results, strict=True):
             part.copy_(torch.where(finite, result, part))
         if chosen is not None:
@@ -98,7 +97,13 @@ class DeviceRows(MemberRows):
         )
 
 
-def _updated(
+def numbers_of(passes: Sequence[Sequence[float]], device: Any) -> dict[str, Any]:
+    """The numbers of each row's update, by their names: tensors (rows, 1) on the device."""
+    table = torch.tensor(passes, dtype=torch.float32).to(device, non_blocking=True)
+    return {name: table[:, n : n + 1] for n, name in enumerate(_COLUMNS)}
+
+
+def updated(
     formula: str, of: Mapping[str, Any], w: Any, g: Any, states: Sequence[Any]
 ) -> list[Any]:
     """The weights and states after an update, each of shape (rows, floats)."""

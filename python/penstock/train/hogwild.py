@@ -11,9 +11,9 @@ from ..base.conventions import name_of, shown
 from ..errors import InvalidArgument
 from .hogwild_threads import Threads
 from .optimizers import Optimizer
-from .parameters import Parameters
+from .parameters import _POLICIES, Parameters, Policy
 from .steps import Source
-from .updater import _POLICIES, Policy, Updater
+from .updater import Updater
 
 if TYPE_CHECKING:
     from .hogwild_processes import Processes
@@ -92,7 +92,11 @@ class Hogwild:
         any framework or to `Rows`: other blocks and rows are then left untouched. The loss may be
         None. Called on several threads, or in other processes.
     parameters : Parameters
-        With ``shared=True`` for processes.
+        With ``shared=True`` for processes. On a device (`penstock.torch.alias` of a module that is
+        there) all workers are threads that train the same tensors, each on a stream of its own.
+        Updates then come one after the other, so none is lost; a step may see a part of the updates
+        that are applied while it computes, and sees all earlier ones of its own worker. Only
+        ``use_multiprocessing=False``, ``state="shared"``, ``snapshot=False`` and ``replicas=1``.
     optimizer : Optimizer or Updater
         An updater keeps its state.
     feed : iterable
@@ -198,6 +202,17 @@ class Hogwild:
                 "each group",
                 "Hogwild",
             )
+        device = parameters.device if isinstance(parameters, Parameters) else None
+        if device is not None:
+            from .hogwild_device import check_options
+
+            options = {
+                "use_multiprocessing": (shared, False),
+                "state": (state, "shared"),
+                "snapshot": (snapshot, False),
+                "replicas": (replicas, 1),
+            }
+            check_options(options, device)
         self.updater = updater_for(parameters, optimizer, "Hogwild", non_finite, shared=shared)
         self._parameters = parameters
         self._feed = feed
@@ -206,7 +221,11 @@ class Hogwild:
         policy = _POLICIES.index(self.updater._policy)
         given = (step, self.updater, workers, model, state == "own", copies, policy)
         self._runner: Threads | Processes
-        if shared:
+        if device is not None:
+            from .hogwild_device import DeviceThreads
+
+            self._runner = DeviceThreads(step, self.updater, workers, model)
+        elif shared:
             from .hogwild_processes import Processes
 
             self._runner = Processes(*given, on_lost)
@@ -313,7 +332,7 @@ def updater_for(
         )
     if not isinstance(optimizer, Updater):
         return Updater(parameters, optimizer, non_finite=non_finite or "raise", shared=shared)
-    if optimizer.parameters._slab is not parameters._slab:
+    if not optimizer.parameters._is_at(parameters):
         raise InvalidArgument("the updater belongs to other parameters", operation)
     if non_finite not in (None, optimizer._policy):
         raise InvalidArgument(

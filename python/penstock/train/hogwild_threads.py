@@ -19,12 +19,14 @@ class WorkerLoop:
         self,
         step: Callable[[Any, Any], Any],
         views: Views,
-        engine: _engine.HogwildWorker,
+        engine: Any,
         snapshot: int,
     ) -> None:
         self._step = step
         self.views = views
-        self.engine = engine
+        self.engine = engine  # an _engine.HogwildWorker, or for a device its like
+        slab = views.gradients
+        self._gradients: Any = slab._slab if slab.device is None else slab
         self._copied = views.weights.nbytes if snapshot else 0  # copied about once in a step
 
     def use(self, batch: Any) -> None:
@@ -33,7 +35,7 @@ class WorkerLoop:
         self.engine.read()
         outcome = outcome_of(self._step(batch, views), views, "Hogwild")
         if outcome.parts is None:
-            self.engine.apply(views.gradients._slab)
+            self.engine.apply(self._gradients)
         else:
             self.engine.apply_parts(outcome.parts, 1.0)
         views.step += 1

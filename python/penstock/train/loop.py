@@ -128,12 +128,14 @@ class Loop:
     workers : int, optional
         Workers of the feed that the loop makes of a `Dataset`.
     graph : bool
-        The N steps are one CUDA graph, for torch steps whose batches `convert` has put on torch's
-        current CUDA device. For each length and form of batch, the first run is executed normally,
-        the second is captured, and later ones are replayed. Python code of the step runs only while
-        it is captured, so a learning rate that changes must be a tensor. The step must not read
-        values (``.item()``) and returns tensors of the device, or None; torch's optimizers need
-        ``capturable=True``. Each graph's memory is kept with the loop.
+        The N steps are one CUDA graph, for torch steps whose batches are on torch's current CUDA
+        device: of ``penstock.torch.feed(..., device=)``, copied into the graph's own memory as they
+        arrive, or by `convert`. A check-in waits once. For each length and form of batch, the first
+        run is executed normally, the second is captured, and later ones are replayed. Python code
+        of the step runs only while it is captured, so a learning rate that changes must be a
+        tensor. The step must not read values (``.item()``) and returns tensors of the device, or
+        None; torch's optimizers need ``capturable=True``. Each graph's memory is kept with the
+        loop.
 
     Raises
     ------
@@ -371,7 +373,8 @@ class Loop:
         if self._size is None and not self._sized:
             feed = self._bounded(feed)
         try:
-            yield from super_batches(feed, self._pace, self._size, self._convert)
+            given = self._pace, self._size, self._convert, self._runner.keep
+            yield from super_batches(feed, *given)
         except Exception as error:
             add_note(error, f"in the feed of Loop, before step {self._steps_run}")
             raise

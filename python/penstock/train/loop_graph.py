@@ -6,7 +6,9 @@ allocate their memory. The second run is captured, which executes nothing, and r
 later ones. Every run is training: there are no warm-up runs.
 
 A graph has memory of its own for batches and metrics: batches are copied in and metrics are copied
-out, on the device, in stream order.
+out, on the device, in stream order. Batches that arrive on the device go into a ring of this memory
+at once, one place for each step of a run: their feed needs no more buffers than for a plain loop.
+A run's metrics are copied to the host behind it; a check-in waits for the last of them.
 """
 
 from __future__ import annotations
@@ -44,6 +46,9 @@ class Device(Protocol):
 
     def mark(self) -> Callable[[], object]:
         """Return a function that waits for all work queued so far."""
+
+    def to_host(self, tensor: Any) -> Any:
+        """Begin a copy to the host; it is there when the next mark has been waited for."""
 
 
 class Cuda:
@@ -83,6 +88,12 @@ class Cuda:
     def mark(self) -> Callable[[], object]:
         return mark(self._cuda)
 
+    def to_host(self, tensor: Any) -> Any:
+        import torch
+
+        there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return there.copy_(tensor, non_blocking=True)
+
 
 class _Captured(NamedTuple):
     inputs: SuperBatch
@@ -107,6 +118,29 @@ class Graph(Runner):
         self._step = step
         self._device: Device = Cuda() if device is None else device
         self._known: dict[Any, _Captured | None] = {}  # None: executed once, not captured yet
+        # Memory for the batches of a run that arrive on the device, for each form of batch.
+        self._rings: dict[str, list[Any]] = {}
+
+    def keep(self, number: int, batch: Any) -> Any:
+        """Copy a batch of the device into the ring, so that its feed may use its memory again."""
+        if not all(self._device.has(leaf) for leaf in leaves_of(batch)):
+            return batch  # refused when it is run
+        ring = self._rings.setdefault(repr(form_of(batch, _form_of)), [])
+        while len(ring) <= number:
+            ring.append(None)  # those of other batches of the run may have another form
+        if ring[number] is None:
+            ring[number] = mapped(_clone, batch)
+        else:
+            _copy_leaves(batch, ring[number])
+        return ring[number]
+
+    def _is_in_place(self, batches: SuperBatch) -> bool:
+        """Whether these are a ring's first batches."""
+        if batches.whole is not None:
+            return False
+        ring = self._rings.get(repr(form_of(batches.parts[0], _form_of)), [])
+        parts = batches.parts[: batches.steps]
+        return len(ring) >= len(parts) and all(a is b for a, b in zip(parts, ring, strict=False))
 
     def __call__(self, batches: SuperBatch) -> RunResult:
         metrics_of_steps: list[Any] = []
@@ -114,7 +148,7 @@ class Graph(Runner):
             key = self._key_of(batches)
             if key not in self._known:
                 self._device.beside(
-                    lambda: metrics_of_steps.extend(map(self._step, batches.each()))
+                    lambda: metrics_of_steps.extend(map(self._run_once, batches.each()))
                 )
                 self._known[key] = None
                 return result_of(metrics_of_steps, None)._replace(wait=self._device.mark())
@@ -141,7 +175,8 @@ class Graph(Runner):
         return batches.steps, batches.size, whole, repr([form_of(x, _form_of) for x in each])
 
     def _capture(self, key: Any, batches: SuperBatch) -> _Captured:
-        inputs = _inputs_like(batches)
+        # A ring's batches are the graph's own memory: nothing else writes to them.
+        inputs = batches if self._is_in_place(batches) else _inputs_like(batches)
         metrics_of_steps: list[Any] = []
         try:
             replay = self._device.capture(
@@ -171,17 +206,29 @@ class Graph(Runner):
                 count, lambda: metrics_of_steps, lambda: None, None, self._device.mark()
             )
         torch = sys.modules["torch"]
-        columns = [torch.stack(list(c)) for c in columns_of(metrics_of_steps, "metrics", "Loop")]
+        to_host = self._device.to_host
+        columns = [
+            to_host(torch.stack(list(column)))
+            for column in columns_of(metrics_of_steps, "metrics", "Loop")
+        ]
         wait = self._device.mark()
 
         def nest() -> Any:
-            given = iter(column.cpu().numpy() for column in columns)
+            wait()
+            given = iter(column.numpy() for column in columns)
             return mapped(lambda _: next(given), metrics_of_steps[0])
 
         def each() -> list[Any]:
             return rows_of_columns(nest(), count)
 
         return RunResult(count, each, lambda: each()[-1], None, wait)
+
+    def _run_once(self, batch: Any) -> Any:
+        """Run a step; its metrics may be views of the batch, whose memory is used again."""
+        metrics = self._step(batch)
+        if metrics is None or not self._rings:
+            return metrics
+        return mapped(lambda leaf: _clone(leaf) if self._device.has(leaf) else leaf, metrics)
 
 
 def _form_of(leaf: Any) -> Any:
@@ -215,4 +262,5 @@ def _copy(batches: SuperBatch, into: SuperBatch) -> None:
 
 def _copy_leaves(batch: Any, target: Any) -> None:
     for place, leaf in columns_of([target, batch], "batches of a run", "Loop"):
-        place.copy_(leaf)
+        if place is not leaf:
+            place.copy_(leaf)

@@ -36,6 +36,10 @@ class Runner:
     def begin_pass(self) -> None:
         """Begin a pass over the feed."""
 
+    def keep(self, number: int, batch: Any) -> Any:
+        """Return what to keep of a batch that arrives, the `number`th of those of a run."""
+        return batch
+
     def __call__(self, batches: SuperBatch) -> RunResult:
         """Run a step for each batch."""
         raise NotImplementedError

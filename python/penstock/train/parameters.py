@@ -6,7 +6,7 @@ import operator
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,9 +14,14 @@ from .. import _engine
 from ..base.arguments import integer, string, text
 from ..base.arguments import path as path_of
 from ..base.conventions import Restorable
+from ..device import place
 from ..errors import InvalidArgument, NotFound
+from .optimizers import Optimizer
 
 __all__ = ["Parameters", "Slab"]
+
+Policy = Literal["raise", "skip", "count"]  # for gradients that are not finite
+_POLICIES = ("raise", "skip", "count")
 
 _TOO_LONG = 1 << 63
 
@@ -34,14 +39,18 @@ class Slab(Mapping[str, Array]):
     slab, and has a copy of any other.
     """
 
-    _slab: _engine.Slab
+    _memory: _engine.Slab
     _arrays: dict[str, Array]
     _copied: int
 
     def __init__(self, slab: _engine.Slab) -> None:
-        self._slab = slab
+        self._memory = slab
         self._arrays = slab.arrays()
         self._copied = 0
+
+    @property
+    def _slab(self) -> _engine.Slab:
+        return self._memory
 
     def __getitem__(self, name: str) -> Array:
         try:
@@ -76,7 +85,7 @@ class Slab(Mapping[str, Array]):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        blocks = ", ".join(f"{name}: {array.shape}" for name, array in self.items())
+        blocks = ", ".join(f"{name}: {tuple(array.shape)}" for name, array in self.items())
         return f"<penstock.train.{type(self).__name__} of {self.size} numbers; {blocks}>"
 
     def update(self, values: Mapping[str, Any]) -> None:
@@ -116,9 +125,22 @@ class Slab(Mapping[str, Array]):
         return self._slab.shared
 
     @property
+    def device(self) -> Any:
+        """The device of the memory: None for that of the host, else a ``torch.device``."""
+        return None
+
+    @property
     def copied_bytes(self) -> int:
         """Bytes that were copied in so far, as by ``slab["w"] = values``."""
         return self._copied
+
+    def _on_host(self) -> dict[str, Array]:
+        """Return copies of all blocks in the memory of the host."""
+        return {name: array.copy() for name, array in self.items()}
+
+    def _is_at(self, other: Slab) -> bool:
+        """Whether both are the same memory."""
+        return other.device is None and other._slab is self._slab
 
     def _settle(self) -> None:
         """Collect values that a framework stored elsewhere. Called before the slab is used."""
@@ -200,6 +222,12 @@ class Parameters(Slab, Restorable):
         """Make a slab for gradients: zeroes, of the same blocks."""
         return Slab(self._slab.like(bool(shared)))
 
+    def _updater(self, optimizer: Optimizer, policy: str, shared: bool) -> tuple[Any, list[Slab]]:
+        """Make what applies an optimizer's updates to these weights, and its slabs of state."""
+        number = _POLICIES.index(policy)
+        made = _engine.Updater(self._slab, optimizer._built, number, shared)
+        return made, [Slab(slab) for slab in made.state]
+
     def save(self, path: str | os.PathLike[str], *, dtype: str = "float32") -> None:
         """Write a safetensors file, with the version in its metadata.
 
@@ -241,10 +269,7 @@ class Parameters(Slab, Restorable):
         `InvalidArgument`: a torch module is no longer a view of these weights.
         """
         self._settle()
-        return {
-            "version": self.version,
-            "blocks": {name: array.copy() for name, array in self.items()},
-        }
+        return {"version": self.version, "blocks": self._on_host()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a `state`. Other blocks are `InvalidArgument`, and nothing is changed."""
@@ -340,6 +365,8 @@ def numbers(name: str, values: Any, operation: str) -> np.ndarray[Any, Any]:
 
 def copy_block(name: str, into: Array, values: Any, operation: str) -> None:
     """Write an array of the block's shape into it, rounded to float32."""
+    if _read_from_device(into, values):
+        return
     torch = sys.modules.get("torch")
     there = torch is not None and isinstance(values, torch.Tensor) and values.device.type != "cpu"
     array = values.detach() if there else numbers(name, values, operation)
@@ -351,3 +378,28 @@ def copy_block(name: str, into: Array, values: Any, operation: str) -> None:
         torch.from_numpy(into).copy_(array)  # one copy, from the device
     else:
         np.copyto(into, array, casting="unsafe")
+
+
+def _read_from_device(into: Array, values: Any) -> bool:
+    """Write an array of jax's on a CUDA device into a block, by one copy.
+
+    NumPy would first make an array of its own. False: it is not such an array, or not in this form.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(values, jax.Array) or values.dtype != np.float32:
+        return False
+    if values.shape != into.shape or not values.is_fully_replicated:
+        return False
+    part = values.addressable_data(0)
+    device = next(iter(part.devices()))
+    if device.platform not in ("gpu", "cuda"):
+        return False
+    try:
+        where = part.__cuda_array_interface__
+    except (AttributeError, RuntimeError, ValueError):  # another vendor's, or another layout
+        return False
+    if where.get("strides") is not None:
+        return False
+    part.block_until_ready()
+    _engine.read_device_memory(device.local_hardware_id, where["data"][0], into, place.library)
+    return True

@@ -44,8 +44,9 @@ def publish(name: str, parameters: Parameters | Mapping[str, Any]) -> int:
         has its own).
     parameters : Parameters, or a dict from names to arrays of any framework
         Should not be written meanwhile: concurrent writes are in this version or in the next.
-        Arrays, which may be on a device, are rounded to float32. `penstock.torch.publish`,
-        `penstock.jax.publish` and `penstock.keras.publish` take whole models.
+        Parameters on a device are copied once, after all work of the current stream. Arrays, which
+        may be on a device, are rounded to float32. `penstock.torch.publish`, `penstock.jax.publish`
+        and `penstock.keras.publish` take whole models.
 
     Returns
     -------
@@ -69,7 +70,8 @@ def publish(name: str, parameters: Parameters | Mapping[str, Any]) -> int:
     text(name, "publish")
     if isinstance(parameters, Parameters):
         parameters._settle()
-        return _publisher(name, parameters._slab).publish(parameters._slab)
+        if parameters.device is None:
+            return _publisher(name, parameters._slab).publish(parameters._slab)
     if not isinstance(parameters, Mapping):
         raise InvalidArgument(
             f"parameters is a {type(parameters).__name__}; give train.Parameters, or a dict from "
@@ -87,7 +89,8 @@ def publish(name: str, parameters: Parameters | Mapping[str, Any]) -> int:
         for block, into in version.items():
             copy_block(block, into, arrays[block], "publish")
 
-    return _publisher(name, blocks).write(write)
+    version = parameters.version if isinstance(parameters, Parameters) else 0
+    return _publisher(name, blocks).write(write, version)
 
 
 def _publisher(name: str, like: Any) -> _engine.Publisher:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.conventions import shown
 from ..errors import InvalidArgument
-from .parameters import Parameters, Slab, numbers
+from .parameters import Parameters, Slab, copy_all, numbers
 
 END = object()  # no more batches
 
@@ -44,8 +44,9 @@ class Views:
     step : int
         Finished steps of this worker or tower.
     weights : Slab
-        The shared weights, as NumPy arrays by name. With ``snapshot`` a copy that is valid until
-        the step returns: wait for asynchronous computations with it, or copy it.
+        The shared weights, as NumPy arrays by name; as tensors if they are on a device. With
+        ``snapshot`` a copy that is valid until the step returns: wait for asynchronous computations
+        with it, or copy it.
     gradients : Slab
         This worker's own; zero when a step begins. Applied after the step, unless the step returns
         gradients.
@@ -53,7 +54,7 @@ class Views:
         This worker's own. If ``model`` is a module: a replica whose parameters are views of the
         weights and whose gradients are views of `gradients`. If it is a function: its result.
     device : object
-        The tower's device, from ``devices``.
+        The tower's device: from ``devices``, or the weights'.
     """
 
     def __init__(self, number: int, weights: Slab, gradients: Slab) -> None:
@@ -151,26 +152,44 @@ class OneThreadEach:
 
 def outcome_of(returned: Any, views: Views, operation: str) -> Outcome:
     """Parse the result of a step: a loss, None, gradients, or (loss, gradients)."""
-    gradients: Any = None
-    loss = returned
+    loss, gradients = loss_and_gradients(returned, operation)
+    if gradients is not None and views.weights.device is None:
+        parts, copied = parts_of(gradients, views.weights, operation)
+        return Outcome(number_of(loss, operation), parts, copied)
+    return Outcome(number_of(loss, operation), None, put_gradients(gradients, views, operation))
+
+
+def loss_and_gradients(returned: Any, operation: str) -> tuple[Any, Any]:
     if isinstance(returned, Mapping):
-        loss, gradients = None, returned
-    elif isinstance(returned, tuple):
-        if len(returned) != 2 or not isinstance(returned[1], Mapping):
-            raise InvalidArgument(
-                f"a step returned a tuple of {len(returned)}; return a loss, or (loss, gradients) "
-                "with gradients a dict from blocks to arrays or train.Rows",
-                operation,
-            )
-        loss, gradients = returned
-    parts, copied = None, 0
+        return None, returned
+    if not isinstance(returned, tuple):
+        return returned, None
+    if len(returned) != 2 or not isinstance(returned[1], Mapping):
+        raise InvalidArgument(
+            f"a step returned a tuple of {len(returned)}; return a loss, or (loss, gradients) "
+            "with gradients a dict from blocks to arrays or train.Rows",
+            operation,
+        )
+    return returned
+
+
+def put_gradients(gradients: Any, views: Views, operation: str) -> int:
+    """Write the returned gradients of all blocks into the views'; return the bytes copied.
+
+    None: the step has left them there, or a framework has them elsewhere.
+    """
     if gradients is None:
         views.gradients._settle()
-        before, views._copied = views._copied, views.gradients.copied_bytes
-        copied = views._copied - before
+    elif any(isinstance(given, Rows) for given in gradients.values()):
+        raise InvalidArgument(
+            f"a step returned train.Rows for weights on {views.weights.device}; there, gradients "
+            "are of whole blocks: return these, or leave them in views.gradients",
+            operation,
+        )
     else:
-        parts, copied = parts_of(gradients, views.weights, operation)
-    return Outcome(_number(loss, operation), parts, copied)
+        copy_all(views.gradients, gradients, operation)
+    before, views._copied = views._copied, views.gradients.copied_bytes
+    return views._copied - before
 
 
 def parts_of(gradients: Mapping[str, Any], weights: Slab, operation: str) -> tuple[list[Part], int]:
@@ -215,18 +234,20 @@ def _row_numbers(
     return np.ascontiguousarray(rows, np.int64)
 
 
-def _number(loss: Any, operation: str) -> float | None:
+def number_of(loss: Any, operation: str) -> float | None:
     if loss is None:
         return None
     if hasattr(loss, "detach"):
         loss = loss.detach()
+    refused = InvalidArgument(
+        f"a step returned a {type(loss).__name__} as its loss; return a number or None", operation
+    )
+    if hasattr(loss, "numel") and loss.numel() != 1:
+        raise refused
     try:
         return float(loss)
     except (TypeError, ValueError):
-        raise InvalidArgument(
-            f"a step returned a {type(loss).__name__} as its loss; return a number or None",
-            operation,
-        ) from None
+        raise refused from None
 
 
 class Source:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .pace import Pace
 
 Convert = Callable[[Any], Any] | None
+Keep = Callable[[int, Any], Any] | None
 
 
 class SuperBatch(NamedTuple):
@@ -77,10 +78,16 @@ def like(nest: Any, leaves: Iterable[Any]) -> Any:
 
 
 def super_batches(
-    feed: Iterable[Any], pace: Pace, size: int | None, convert: Convert
+    feed: Iterable[Any], pace: Pace, size: int | None, convert: Convert, keep: Keep = None
 ) -> Iterator[SuperBatch]:
-    """Yield one pass of a feed in super-batches, whose sizes `pace` decides."""
-    return _grouped(feed, pace, convert) if size is None else _cut(feed, pace, size, convert)
+    """Yield one pass of a feed in super-batches, whose sizes `pace` decides.
+
+    `keep`: called with each batch as it arrives, if there is neither `size` nor `convert`, and with
+    its number among those that are taken together; returns the batch to use.
+    """
+    if size is not None:
+        return _cut(feed, pace, size, convert)
+    return _grouped(feed, pace, convert, keep if convert is None else None)
 
 
 def _cut(feed: Iterable[Any], pace: Pace, size: int, convert: Convert) -> Iterator[SuperBatch]:
@@ -107,9 +114,9 @@ def _dense(leaf: Any) -> Any:
     return leaf
 
 
-def _grouped(feed: Iterable[Any], pace: Pace, convert: Convert) -> Iterator[SuperBatch]:
+def _grouped(feed: Iterable[Any], pace: Pace, convert: Convert, keep: Keep) -> Iterator[SuperBatch]:
     batches = iter(feed)
-    while taken := list(itertools.islice(batches, pace.run_of(pace.most))):
+    while taken := _taken(itertools.islice(batches, pace.run_of(pace.most)), keep):
         # Batches of another form, such as a smaller last one, are a run of their own.
         for _, group in itertools.groupby(taken, _form):
             alike = [batch if convert is None else mapped(convert, batch) for batch in group]
@@ -117,6 +124,12 @@ def _grouped(feed: Iterable[Any], pace: Pace, convert: Convert) -> Iterator[Supe
                 count = pace.run_of(len(alike))
                 yield SuperBatch(count, 0, None, alike[:count])
                 del alike[:count]
+
+
+def _taken(batches: Iterable[Any], keep: Keep) -> list[Any]:
+    if keep is None:
+        return list(batches)
+    return [keep(number, batch) for number, batch in enumerate(batches)]
 
 
 def _form(batch: Any) -> Any:

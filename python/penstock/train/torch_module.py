@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import InvalidArgument
+from .device_slab import DeviceParameters, DeviceSlab
 from .parameters import Parameters, Slab
 
 __all__ = ["Aliased", "alias"]
@@ -45,8 +46,8 @@ def alias(module: Any, parameters: Parameters | None = None, *, shared: bool = F
     Parameters
     ----------
     module : torch.nn.Module
-        On the CPU, with float32 parameters. Parameters that require no gradient, and buffers, are
-        not changed.
+        With float32 parameters on the CPU, or on one other device. Parameters that require no
+        gradient, and buffers, are not changed.
     parameters : Parameters, optional
         Existing weights, such as those of an equal module or of a file: the module becomes another
         view of them, and its values are lost. Default: new parameters with the module's values.
@@ -56,7 +57,9 @@ def alias(module: Any, parameters: Parameters | None = None, *, shared: bool = F
     Returns
     -------
     parameters : penstock.train.Parameters
-        Blocks have the names of ``module.named_parameters()``.
+        Blocks have the names of ``module.named_parameters()``. Of a module on a device they are
+        tensors there, and so are the gradients and an updater's state: the host has a copy only
+        for `save`, `state` and `penstock.train.publish`.
     gradients : penstock.train.Slab
         This module's own. ``module.zero_grad()`` works, too: gradients that torch stored elsewhere
         are copied when they are applied, and counted in ``copied_bytes``. A parameter without a
@@ -65,30 +68,37 @@ def alias(module: Any, parameters: Parameters | None = None, *, shared: bool = F
     Raises
     ------
     InvalidArgument
-        A parameter that is not float32 on the CPU; no parameter; `parameters` with other blocks.
-        Nothing was changed. From `Updater.apply`: a parameter of the module is no view any more, as
-        after ``module.to`` or ``module.half``; alias the module again.
+        A parameter that is not float32; parameters on several devices; no parameter; `parameters`
+        with other blocks or on another device; `shared` for a module on a device. Nothing was
+        changed. From `Updater.apply`: a parameter of the module is no view any more, as after
+        ``module.to`` or ``module.half``; alias the module again.
     """
     found = {
         name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad
     }
-    for name, parameter in found.items():
-        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-            raise InvalidArgument(
-                f"parameter {name!r} is {parameter.dtype} on {parameter.device}; "
-                "only float32 on the CPU can be a view",
-                "alias",
-            )
     if not found:
         raise InvalidArgument("the module has no parameter that requires a gradient", "alias")
-    made = _Weights.__new__(_Weights)
+    device = next(iter(found.values())).device
+    for name, parameter in found.items():
+        if parameter.dtype != torch.float32 or parameter.device != device:
+            raise InvalidArgument(
+                f"parameter {name!r} is {parameter.dtype} on {parameter.device}; "
+                f"only float32 on one device can be a view, and the first one is on {device}",
+                "alias",
+            )
     if parameters is None:
-        parameters = Parameters({n: tuple(p.shape) for n, p in found.items()}, shared=shared)
-        parameters.update(found)
+        parameters = _parameters_of(found, device, bool(shared))
     else:
-        _check_blocks(parameters, found)
-    Slab.__init__(made, parameters._slab)
-    gradients = _Gradients(parameters._slab.like(bool(shared)))
+        _check_blocks(parameters, found, device)
+    made: _Weights
+    gradients: _Gradients
+    if isinstance(parameters, DeviceParameters):
+        made = _DeviceWeights.over(parameters)
+        gradients = _DeviceGradients.over(parameters.gradients(shared=bool(shared)))
+    else:
+        made = _Weights.__new__(_Weights)
+        Slab.__init__(made, parameters._slab)
+        gradients = _Gradients(parameters._slab.like(bool(shared)))
     made._blocks = _blocks(made, found)
     gradients._blocks = _blocks(gradients, found)
     gradients._weights = made
@@ -100,8 +110,30 @@ def alias(module: Any, parameters: Parameters | None = None, *, shared: bool = F
     return Aliased(made, gradients)
 
 
-def _check_blocks(parameters: Parameters, found: dict[str, Any]) -> None:
-    mine = {name: array.shape for name, array in parameters.items()}
+def _parameters_of(found: dict[str, Any], device: Any, shared: bool) -> Parameters:
+    shapes = {name: tuple(parameter.shape) for name, parameter in found.items()}
+    if device.type == "cpu":
+        made = Parameters(shapes, shared=shared)
+    elif shared:
+        raise InvalidArgument(
+            f"the module is on {device}, whose memory cannot be shared; omit shared=True, or move "
+            "the module to the CPU",
+            "alias",
+        )
+    else:
+        made = DeviceParameters(shapes, device)
+    made.update(found)
+    return made
+
+
+def _check_blocks(parameters: Parameters, found: dict[str, Any], device: Any) -> None:
+    where = torch.device("cpu") if parameters.device is None else parameters.device
+    if where != device:
+        raise InvalidArgument(
+            f"the parameters are on {where}, and the module is on {device}: move the module",
+            "alias",
+        )
+    mine = {name: tuple(array.shape) for name, array in parameters.items()}
     theirs = {name: tuple(parameter.shape) for name, parameter in found.items()}
     for name in mine.keys() | theirs.keys():
         if mine.get(name) != theirs.get(name):
@@ -115,7 +147,7 @@ def _check_blocks(parameters: Parameters, found: dict[str, Any]) -> None:
 def _blocks(slab: Slab, found: dict[str, Any]) -> list[_Block]:
     blocks = []
     for name, parameter in found.items():
-        view = torch.from_numpy(slab[name])
+        view: Any = slab[name] if slab.device is not None else torch.from_numpy(slab[name])
         blocks.append(_Block(name, parameter, view, view.data_ptr()))
     return blocks
 
@@ -159,3 +191,11 @@ class _Gradients(Slab):
         super().zero()
         for _, parameter, view, _ in self._blocks:
             parameter.grad = view
+
+
+class _DeviceWeights(_Weights, DeviceParameters):
+    """Parameters on a device, with a module whose parameters are views of them."""
+
+
+class _DeviceGradients(_Gradients, DeviceSlab):
+    """Gradients on a device."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,10 +19,13 @@ from ..errors import InvalidArgument
 from ..feeds import Feeds
 from .hogwild import updater_for
 from .optimizers import Optimizer
-from .parameters import Parameters, copy_all
+from .parameters import Parameters, Policy, copy_all
 from .rows import count_of
 from .steps import OneThreadEach, Outcome, outcome_of, views_of
-from .updater import Policy, Updater
+from .updater import Updater
+
+if TYPE_CHECKING:
+    from .device_towers import DeviceTowers
 
 __all__ = ["Towers", "TowersReport"]
 
@@ -77,12 +80,19 @@ class Towers:
         batch in ``views.gradients``, or returns ``(loss, gradients)`` with all blocks, or with
         `Rows` of some. Called on one thread per tower.
     parameters : Parameters
+        On a device (`penstock.torch.alias` of a module that is there): gradients are averaged and
+        applied on it, each tower has a stream, and the host runs up to two rounds ahead. Steps may
+        return the loss as a tensor, which is read when the run ends or `until` is called. The
+        update waits for the device once a round, to see whether the gradient is finite; with
+        ``non_finite="count"`` it does not. Gradients are of all blocks.
     optimizer : Optimizer or Updater
     feed : iterable
         A `Dataset`, a `Loader`, or any iterable of batches.
     towers : int
     devices : sequence, optional
         A device of torch or JAX for each tower, to which its batches are copied: ``views.device``.
+        Devices may be equal. If the parameters are on a device, a tower on another one has a copy
+        of them, which is renewed after each update. Default: the parameters' device.
     deal : {"batches", "parts", "feeds"}
         How batches are distributed. batches: in turns, as above. parts: each element of the feed is
         a tuple with a batch for each tower, as from ``dataset.split_batch(towers)``. feeds: `feed`
@@ -90,6 +100,10 @@ class Towers:
         this is the default for ``dataset.feeds(towers)``.
     model : torch.nn.Module or callable, optional
         As for `Hogwild`.
+    group : torch.distributed.ProcessGroup, optional
+        For parameters on a device: the gradients of all processes of the group are averaged, by one
+        collective of torch for each round. Weights begin as those of the group's first process.
+        REQUIRED: every process has the same number of rounds. Losses are of this process.
     weigh : "rows" or callable
         The weight of a batch in the mean: its number of rows, or ``weigh(batch)``.
     stage : callable, optional
@@ -115,6 +129,7 @@ class Towers:
         model: Any = None,
         weigh: Literal["rows"] | Callable[[Any], float] = "rows",
         stage: Callable[[Any, Any], Any] | None = None,
+        group: Any = None,
         non_finite: Policy | None = None,
     ) -> None:
         if not callable(step):
@@ -133,18 +148,32 @@ class Towers:
         self._feed = feed
         self._feeds = Rounds(feed, towers, deal)
         self._weigh = _rows_of if weigh == "rows" else weigh
-        self._views = []
-        self._stages = []
-        for number in range(towers):
-            views = views_of(number, parameters, parameters, model, replicate=number > 0)
-            views.device = None if devices is None else devices[number]
-            self._views.append(views)
-            if stage is None:
-                self._stages.append(stage_for(views.device))
-            else:
-                self._stages.append(partial(_staged, stage, views.device))
-        slabs = [views.gradients._slab for views in self._views]
-        self._engine = _engine.Towers(self.updater._engine, slabs)
+        places = [None] * towers if devices is None else list(devices)
+        self._device: DeviceTowers | None = None
+        if parameters.device is not None:
+            from .device_slab import DeviceParameters
+            from .device_towers import DeviceTowers
+
+            assert isinstance(parameters, DeviceParameters)
+            self._device = DeviceTowers(parameters, self.updater._engine, model, places, group)
+            self._views = self._device.views
+            self._engine = _engine.Towers(towers)
+        elif group is not None:
+            raise InvalidArgument(
+                "group= is for parameters on a device: alias a module that is there", "Towers"
+            )
+        else:
+            self._views = []
+            for number in range(towers):
+                views = views_of(number, parameters, parameters, model, replicate=number > 0)
+                views.device = places[number]
+                self._views.append(views)
+            slabs = [views.gradients._slab for views in self._views]
+            self._engine = _engine.Towers(self.updater._engine, slabs)
+        self._stages = [
+            stage_for(views.device) if stage is None else partial(_staged, stage, views.device)
+            for views in self._views
+        ]
 
     def __repr__(self) -> str:
         return shown(self, name_of(self._feed), towers=len(self._views), updater=self.updater)
@@ -179,7 +208,10 @@ class Towers:
         epochs = None if epochs is None else integer("epochs", epochs, 1, operation="Towers")
         steps = 2**64 - 1 if steps is None else integer("steps", steps, 0, operation="Towers")
         duration_ns = -1 if seconds is None else max(0, int(min(seconds, 1e9) * 1e9))
-        enough = None if until is None else lambda report: bool(until(TowersReport(**report)))
+        enough = None if until is None else lambda report: bool(until(self._report(report)))
+        device = self._device
+        if device is not None:
+            device.begin()
         self.updater.parameters._settle()
         with OneThreadEach() as one_thread:
             try:
@@ -187,6 +219,7 @@ class Towers:
                     one_thread.here,
                     partial(_following, self._rounds(epochs)),
                     self._compute,
+                    None if device is None else device.apply,
                     steps,
                     duration_ns,
                     enough,
@@ -197,7 +230,14 @@ class Towers:
                     of = "" if tower is None else f"tower {tower}, "
                     add_note(error, f"in {of}round {number}")
                 raise
-        return TowersReport(**report)
+            finally:
+                if device is not None:
+                    device.end()
+        return self._report(report)
+
+    def _report(self, report: dict[str, Any]) -> TowersReport:
+        made = TowersReport(**report)
+        return made if self._device is None else self._device.report(made)
 
     def _rounds(self, epochs: int | None) -> Iterator[list[tuple[Any, float] | None]]:
         """Yield each round's staged batches with their weights; None: the tower has no batch."""
@@ -209,11 +249,17 @@ class Towers:
                 else:
                     weight = float(self._weigh(batch))
                     made.append((stage(batch), weight))
+            if self._device is not None:  # what the streams of this thread still do for the batches
+                marks = self._device.marks()
+                made = [each and ((each[0], marks), each[1]) for each in made]
             yield made
 
     def _compute(self, tower: int, step: int, batch: Any) -> Outcome:
         views = self._views[tower]
         views.step = step
+        if self._device is not None:
+            batch, marks = batch
+            return self._device.compute(tower, batch, self._step, marks)
         outcome = outcome_of(self._step(batch, views), views, "Towers")
         parts = outcome.parts
         if parts is None or all(part.rows is not None for part in parts):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +13,18 @@ from ..base.arguments import path as path_of
 from ..base.conventions import Restorable, shown
 from ..errors import InvalidArgument
 from .optimizers import Optimizer
-from .parameters import Parameters, Slab, check_all, copy_all, member, numbers
+from .parameters import (
+    _POLICIES,
+    Parameters,
+    Policy,
+    Slab,
+    check_all,
+    copy_all,
+    member,
+    numbers,
+)
 
 __all__ = ["Updater"]
-
-Policy = Literal["raise", "skip", "count"]
-_POLICIES = ("raise", "skip", "count")
 
 
 class Updater(Restorable):
@@ -27,12 +33,14 @@ class Updater(Restorable):
     Parameters
     ----------
     parameters : Parameters
+        On a device, the optimizer's state is there too. Updates are then enqueued on the stream
+        that is current, and each waits on the device for the one before.
     optimizer : Optimizer
         Such as ``train.Adam(1e-3)``.
     non_finite : {"raise", "skip", "count"}
         What to do with a gradient that has a NaN or an infinity. raise: `InvalidArgument` that
         names block and element; nothing is changed. skip: nothing is changed, counted in `skipped`.
-        count: it is applied, counted in `non_finite`.
+        count: it is applied, counted in `non_finite`; on a device nothing then waits for it.
     shared : bool
         Whether the memory of the optimizer's state can be shared with other processes.
 
@@ -65,10 +73,8 @@ class Updater(Restorable):
         self._parameters = parameters
         self._optimizer = optimizer
         self._policy: Policy = non_finite
-        self._engine = _engine.Updater(
-            parameters._slab, optimizer._built, _POLICIES.index(non_finite), bool(shared)
-        )
-        self._slabs = tuple(Slab(slab) for slab in self._engine.state)
+        self._engine, slabs = parameters._updater(optimizer, non_finite, bool(shared))
+        self._slabs = tuple(slabs)
         self._copies: Slab | None = None
 
     def __repr__(self) -> str:
@@ -105,7 +111,15 @@ class Updater(Restorable):
             gradients = self._copies
         self._parameters._settle()
         gradients._settle()
-        return self._engine.apply(gradients._slab, scale)
+        if gradients.device != self._parameters.device:
+            raise InvalidArgument(
+                f"the gradients are {_place_of(gradients)} and the parameters "
+                f"{_place_of(self._parameters)}; take them from parameters.gradients() or alias",
+                "apply",
+            )
+        given = gradients._slab if gradients.device is None else gradients
+        applied: bool = self._engine.apply(given, scale)
+        return applied
 
     def apply_rows(self, block: str, rows: Any, values: Any, scale: float = 1.0) -> bool:
         """Apply one update to some rows (axis 0) of one block, and to nothing else.
@@ -149,12 +163,13 @@ class Updater(Restorable):
                 f"{(len(which), *shape[1:])}; these are {given.shape}",
                 "apply_rows",
             )
-        return self._engine.apply_rows(
+        applied: bool = self._engine.apply_rows(
             block,
             np.ascontiguousarray(which, np.int64),
             np.ascontiguousarray(given, np.float32),
             scale,
         )
+        return applied
 
     @property
     def parameters(self) -> Parameters:
@@ -174,27 +189,27 @@ class Updater(Restorable):
     @property
     def step(self) -> int:
         """The number of updates applied with this state."""
-        return self._engine.step
+        return int(self._engine.step)
 
     @property
     def lr(self) -> float:
         """The learning rate of the next update."""
-        return self._engine.lr
+        return float(self._engine.lr)
 
     @property
     def norm(self) -> float:
         """The Euclidean norm of the last applied gradient: scaled, not clipped."""
-        return self._engine.norm
+        return float(self._engine.norm)
 
     @property
     def skipped(self) -> int:
         """Gradients that were not finite and were not applied."""
-        return self._engine.skipped
+        return int(self._engine.skipped)
 
     @property
     def non_finite(self) -> int:
         """Gradients that were not finite."""
-        return self._engine.non_finite
+        return int(self._engine.non_finite)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write parameters, version, step and the optimizer's state to a safetensors file.
@@ -208,7 +223,8 @@ class Updater(Restorable):
             A torch module is no longer a view of these weights; the file could not be written.
         """
         self._parameters._settle()
-        _engine.save_updater(self._engine, path_of(path, "save"))
+        host = self if self._parameters.device is None else self._copy_on_host()
+        _engine.save_updater(host._engine, path_of(path, "save"))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file of `save`, bit for bit.
@@ -222,7 +238,17 @@ class Updater(Restorable):
             A damaged file, no such file, or a failed read. Only after a failed read some blocks may
             have been changed.
         """
-        _engine.load_updater(self._engine, path_of(path, "load"))
+        if self._parameters.device is None:
+            _engine.load_updater(self._engine, path_of(path, "load"))
+            return
+        host = self._copy_on_host()
+        host.load(path)
+        self.restore(host.state())
+
+    def _copy_on_host(self) -> Updater:
+        made = Updater(Parameters(self._parameters._on_host()), self._optimizer)
+        made.restore(self.state())
+        return made
 
     def state(self) -> dict[str, Any]:
         """Return copies of parameters, version, step and the optimizer's slabs.
@@ -233,7 +259,7 @@ class Updater(Restorable):
             "optimizer": type(self._optimizer).__name__,
             "step": self.step,
             "parameters": self._parameters.state(),
-            "slabs": [{name: array.copy() for name, array in slab.items()} for slab in self._slabs],
+            "slabs": [slab._on_host() for slab in self._slabs],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -259,6 +285,10 @@ class Updater(Restorable):
         for slab, blocks in zip(self._slabs, slabs, strict=True):
             copy_all(slab, blocks, "restore")
         self._engine.step = step
+
+
+def _place_of(slab: Slab) -> str:
+    return "in the memory of the host" if slab.device is None else f"on {slab.device}"
 
 
 def _wrong(name: str, value: Any, wanted: str) -> InvalidArgument:

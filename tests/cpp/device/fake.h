@@ -45,10 +45,11 @@ class Fake {
   void reset() const {
     set("fail", 0);
     set("copy_us", 0);
+    set("clock_ms", 0);
     set("device_memory", 1L << 32);
     set("pinned_memory", 1L << 32);
     for (const char* name : {"cuMemHostAlloc", "cuMemHostRegister", "cuMemcpyHtoDAsync",
-                             "cuMemAlloc", "cuStreamCreate"}) {
+                             "cuMemcpyDtoH", "cuMemAlloc", "cuStreamCreate"}) {
       set(std::string("fail ") + name, 0);
     }
   }

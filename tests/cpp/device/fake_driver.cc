@@ -26,17 +26,23 @@
 namespace {
 
 constexpr int kSuccess = 0, kInvalidValue = 1, kNoMemory = 2, kNotInitialized = 3, kNoDevice = 101,
-              kInvalidContext = 201, kNotReady = 600, kCaptureIsolation = 905;
+              kInvalidContext = 201, kInvalidHandle = 400, kNotReady = 600, kCaptureIsolation = 905;
+
+// The device's clock: any zero, and its own rate.
+double device_ms();
 
 // One record of an event: passed once its stream has come to it.
 struct Record {
   std::mutex mutex;
   std::condition_variable changed;
   bool passed = false;
+  double ms = 0;  // of the device's clock, when it passed
 
   void pass() {
+    const double now = device_ms();
     std::lock_guard lock(mutex);
     passed = true;
+    ms = now;
     changed.notify_all();
   }
   void wait() {
@@ -50,6 +56,8 @@ struct Record {
 };
 
 struct Event {
+  explicit Event(bool with_times) : timed(with_times) {}
+  const bool timed;
   std::mutex mutex;
   std::shared_ptr<Record> latest;  // null: never recorded, which counts as passed
   std::shared_ptr<Record> get() {
@@ -185,6 +193,13 @@ bool is_pinned(const char* from, size_t bytes) {
   if (range == all.pinned.begin()) return false;
   --range;
   return from + bytes <= range->first + range->second.bytes;
+}
+
+// `clock_ms` moves the clock, for tests of long runs.
+double device_ms() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double, std::milli>(now).count() +
+         static_cast<double>(value("clock_ms"));
 }
 
 int allocate_pinned_bytes(size_t bytes) {
@@ -430,6 +445,12 @@ EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, voi
   return kSuccess;
 }
 
+EXPORT int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
+  ENTER("cuMemcpyDtoH");
+  std::memcpy(to, reinterpret_cast<const char*>(from), bytes);
+  return kSuccess;
+}
+
 EXPORT int cuStreamCreate(void** handle, unsigned) {
   ENTER("cuStreamCreate");
   auto* made = new Stream;
@@ -476,9 +497,9 @@ EXPORT int cuStreamWaitEvent(void* handle, void* event, unsigned) {
   return kSuccess;
 }
 
-EXPORT int cuEventCreate(void** event, unsigned) {
+EXPORT int cuEventCreate(void** event, unsigned flags) {
   ENTER("cuEventCreate");
-  *event = new Event;
+  *event = new Event((flags & 2) == 0);
   count("events");
   return kSuccess;
 }
@@ -521,6 +542,21 @@ EXPORT int cuEventSynchronize(void* event) {
   ENTER("cuEventSynchronize");
   auto record = static_cast<Event*>(event)->get();
   if (record != nullptr) record->wait();
+  return kSuccess;
+}
+
+EXPORT int cuEventElapsedTime(float* ms, void* from, void* to) {
+  ENTER("cuEventElapsedTime");
+  double at[2] = {};
+  int i = 0;
+  for (void* each : {from, to}) {
+    auto* event = static_cast<Event*>(each);
+    auto record = event->get();
+    if (!event->timed || record == nullptr) return kInvalidHandle;
+    if (!record->has_passed()) return kNotReady;
+    at[i++] = record->ms;
+  }
+  *ms = static_cast<float>(at[1] - at[0]);
   return kSuccess;
 }
 

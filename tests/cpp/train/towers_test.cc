@@ -351,6 +351,63 @@ TEST(Towers, a_non_finite_gradient_is_raised_or_skipped) {
   }
 }
 
+// Rounds of numbers; the update is the work's own, as for weights on a device.
+class Numbers : public Towers::Work {
+ public:
+  explicit Numbers(int rounds) : rounds_(rounds) {}
+
+  void make(Tower&) override {}
+  std::optional<Weights> take() override {
+    if (taken_ == rounds_) return std::nullopt;
+    ++taken_;
+    return Weights{1.0, taken_ == rounds_ ? std::nullopt : std::optional(3.0)};
+  }
+  void advance() override { ++round_; }
+  std::optional<double> compute(Tower& tower) override {
+    gradients_[tower.number()] = static_cast<double>(round_ * (tower.number() + 1));
+    return static_cast<double>(tower.number());
+  }
+  bool apply(std::span<const double> weights) override {
+    weights_.assign(weights.begin(), weights.end());
+    if (round_ == 2) return false;
+    sum_ += weights[0] * gradients_[0] + weights[1] * gradients_[1];
+    return true;
+  }
+
+  double sum_ = 0;
+  std::vector<double> weights_;
+
+ private:
+  const int rounds_;
+  int taken_ = 0;
+  size_t round_ = 0;
+  double gradients_[2] = {};
+};
+
+TEST(Towers, work_may_apply_the_updates_itself) {
+  Towers towers(2);
+  Numbers work(4);
+  const TowersReport report = towers.run(work, {}, {});
+  EXPECT_EQ(work.sum_, (1 + 3 * 2) + (3 + 3 * 6) + 4);
+  EXPECT_EQ(work.weights_, (std::vector<double>{1, 0}));
+  EXPECT_EQ(report.rounds, 4u);
+  EXPECT_EQ(report.updates, 3u);
+  EXPECT_EQ(report.batches, 7u);
+  EXPECT_EQ(report.last_loss, 0.0);
+  EXPECT_DOUBLE_EQ(report.loss, 9.0 / 13);
+}
+
+TEST(Towers, without_an_updater_the_work_must_apply) {
+  Loader feed = batched().build({.workers = 0});
+  Towers towers(2);
+  const Towers::MakeStep none = [](Tower&) {
+    return [](Example&) -> std::optional<double> { return 0.0; };
+  };
+  const std::string text = text_of([&] { towers.run(feed, none); });
+  EXPECT_NE(text.find("no updater"), std::string::npos) << text;
+  EXPECT_THROW(Towers(0), Error);
+}
+
 TEST(Towers, invalid_arguments_are_refused) {
   Updater updater(fresh(), Optimizer::sgd(0.1));
   EXPECT_THROW(Towers(updater, 0), Error);
