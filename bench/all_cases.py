@@ -9,6 +9,7 @@ from cases import (
     batcher,
     channel,
     counters,
+    device_augment,
     device_staging,
     far,
     hdf5,
@@ -73,6 +74,7 @@ _MODULES = (
     counters,
     device_staging,
     resident,
+    device_augment,
 )
 
 CASES: dict[str, Case] = {case.key: case for module in _MODULES for case in module.CASES}

@@ -90,7 +90,7 @@ class TensorLoader(StagedLoader):
         if place is not None:
             place.check_start_method(options.get("start_method"))
         super().__init__(functions.source, Ahead(0 if place is None else ahead), **options)
-        self._place = place
+        self._place, self._functions = place, functions
         self._way: Place | Worked | None = place
         if functions:
             loader = weakref.ref(self)  # the loader must not own itself
@@ -111,8 +111,15 @@ class TensorLoader(StagedLoader):
 
     @property
     def element_spec(self) -> Any:
-        """As for `penstock.Loader`, with torch's types; before functions of a device."""
-        return with_types(super().element_spec, _type_of)
+        """As for `penstock.Loader`, with torch's types.
+
+        Functions of a device run once for it, on a batch without rows. If they fail with one, or
+        lengths are unknown, it is an `InvalidArgument`.
+        """
+        spec = super().element_spec
+        if self._functions:
+            return self._functions.spec(spec)
+        return with_types(spec, _type_of)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of `penstock.Loader.stats`, and ``device`` if there is one.
