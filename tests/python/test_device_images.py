@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
 from penstock import image  # noqa: E402
-from penstock.device import images as device_images  # noqa: E402
+from penstock.device.arrays import TorchArrays  # noqa: E402
 from penstock.device.functions import ON_DEVICE  # noqa: E402
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -107,7 +107,7 @@ def test_pixels_of_float32_are_moved(name):
 
 
 def test_large_batches_are_computed_in_parts(monkeypatch):
-    monkeypatch.setattr(device_images, "_PART_VALUES", 3 * 29 * 36 * 3)
+    monkeypatch.setattr(TorchArrays, "part_values", 3 * 29 * 36 * 3)
     for name in ("all", "resize", "affine nearest"):
         check_images(penstock.torch.feed, rows(), EVERY[name], "cpu")
 

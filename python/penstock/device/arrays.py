@@ -17,7 +17,15 @@ Numbers = Sequence[np.ndarray[Any, Any]]  # what the host has computed for a bat
 
 
 class Arrays(Protocol):
-    """Functions on arrays of one framework, on one device."""
+    """Functions on arrays of one framework, on one device.
+
+    Attributes
+    ----------
+    part_values : int
+        Values of a batch that are computed at once; bounds the memory in between.
+    """
+
+    part_values: int
 
     def run(self, compute: Callable[..., Any], images: Any, numbers: Numbers) -> Any:
         """Return ``compute(self, images, *numbers)``, with `numbers` sent to the device."""
@@ -40,6 +48,12 @@ class Arrays(Protocol):
     def take_each(self, a: Any, index: Any, axis: int) -> Any:
         """The same, with the places ``(batch, n)`` of each image."""
 
+    def take_pixels(self, images: Any, index: Any) -> Any:
+        """Return pixels ``(batch, h, w, channels)`` at places in all images, ``(batch, h, w)``."""
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """Return ``a + b * c``, of int32."""
+
     def stack(self, each: Sequence[Any], axis: int) -> Any: ...
     def concatenate(self, each: Sequence[Any], axis: int) -> Any: ...
     def pad(self, images: Any, border: Sequence[int], value: int) -> Any:
@@ -51,6 +65,8 @@ class Arrays(Protocol):
 
 class TorchArrays:
     """Tensors of any device."""
+
+    part_values = 1 << 25
 
     def __init__(self, device: Any) -> None:
         import torch
@@ -90,6 +106,13 @@ class TorchArrays:
     def take_each(self, a: Any, index: Any, axis: int) -> Any:
         return self._torch.take_along_dim(a, _broadcast(index, a.ndim, axis).long(), axis)
 
+    def take_pixels(self, images: Any, index: Any) -> Any:
+        pixels = images.reshape(-1, images.shape[3])
+        return pixels.index_select(0, index.reshape(-1)).reshape(*index.shape, images.shape[3])
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        return self._torch.addcmul(a, b, c)
+
     def stack(self, each: Sequence[Any], axis: int) -> Any:
         return self._torch.stack(list(each), axis)
 
@@ -110,6 +133,8 @@ class TorchArrays:
 
 class JaxArrays:
     """Arrays of jax. What runs is compiled once for each shape of a batch."""
+
+    part_values = 1 << 62  # little is in between
 
     def __init__(self) -> None:
         import jax.numpy as jnp
@@ -143,6 +168,13 @@ class JaxArrays:
     def take_each(self, a: Any, index: Any, axis: int) -> Any:
         return self._jnp.take_along_axis(a, _broadcast(index, a.ndim, axis), axis, mode="clip")
 
+    def take_pixels(self, images: Any, index: Any) -> Any:
+        pixels = images.reshape(-1, images.shape[3])
+        return self._jnp.take(pixels, index, 0, mode="clip")
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        return a + b * c
+
     def stack(self, each: Sequence[Any], axis: int) -> Any:
         return self._jnp.stack(each, axis)
 
@@ -171,11 +203,9 @@ def arrays_of(images: Any) -> Arrays:
 
 def picked(xp: Arrays, images: Any, y: Any, x: Any) -> Any:
     """Return the pixels at rows `y` and columns `x`, int32 that broadcast to ``(batch, h, w)``."""
-    batch, height, width, channels = images.shape
+    batch, height, width, _ = images.shape
     first = (xp.arange(batch) * (height * width))[:, None, None]
-    place = first + y * width + x
-    pixels = xp.take(images.reshape(-1, channels), place.reshape(-1), 0)
-    return pixels.reshape(*place.shape, channels)
+    return xp.take_pixels(images, first + y * width + x)
 
 
 def luma(colours: Any) -> Any:

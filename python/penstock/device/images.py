@@ -14,8 +14,6 @@ from ..errors import InvalidArgument
 from .arrays import Arrays, Numbers, arrays_of
 from .functions import BatchFunction, Rows
 
-_PART_VALUES = 1 << 25  # of a result that is computed at once: bounds the memory in between
-
 
 class ImageList(list[Any]):
     """Images of different sizes on a device, such as `image.decode` makes there.
@@ -177,7 +175,7 @@ class PixelFunction(ImageFunction):
 
     def _in_parts(self, images: Any, numbers: Numbers) -> Any:
         xp = arrays_of(images)
-        count = max(_PART_VALUES // max(int(np.prod(images.shape[1:])), 1), 1)
+        count = max(xp.part_values // max(int(np.prod(images.shape[1:])), 1), 1)
         if images.shape[0] <= count:
             return xp.run(self._pixels, images, numbers)
         parts = []

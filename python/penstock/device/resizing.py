@@ -110,14 +110,15 @@ def _summed(xp: Arrays, images: Any, begins: Any, weights: Any, axis: int) -> An
     last = images.shape[axis] - 1
     shape = [begins.shape[0], 1, 1, 1]
     shape[axis] = begins.shape[1]
-    total: Any = 1 << (_WEIGHT_BITS - 1)
+    total: Any = weights[:1, :1, :1].reshape(1, 1, 1, 1) * 0 + (1 << (_WEIGHT_BITS - 1))
     for tap in range(weights.shape[2]):
         places = (begins + tap).clip(0, last)
         if begins.shape[0] == 1:
             pixels = xp.take(images, places[0], axis)
         else:
             pixels = xp.take_each(images, places, axis)
-        total = total + xp.cast(pixels, "int32") * weights[:, :, tap].reshape(shape)
+        weight = weights[:, :, tap].reshape(shape)
+        total = xp.multiply_add(total, xp.cast(pixels, "int32"), weight)
     return xp.cast((total >> _WEIGHT_BITS).clip(0, 255), "uint8")
 
 

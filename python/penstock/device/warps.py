@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Arrays, Numbers, picked
+from .arrays import Arrays, Numbers
 from .functions import Rows
 from .images import PixelFunction
 from .moves import sizes_of
@@ -51,68 +51,74 @@ class RandomAffine(PixelFunction):
 
     def _pixels(self, xp: Arrays, images: Any, *numbers: Any) -> Any:
         down, across = numbers  # (batch, 4, rows), (batch, 4, columns): pixels x, y; the rest x, y
-        place = down[:, :2, :, None] + across[:, :2, None, :]
+        batch, height, width, _ = images.shape
         rest = down[:, 2:, :, None] + across[:, 2:, None, :]
-        place, rest = place + (rest >> _PLACES), rest & (_PIXEL - 1)
-        rounding = images.shape[2] // 2 + 1
-        x = self._neighbours(xp, place[:, 0], rest[:, 0], images.shape[2], rounding)
-        y = self._neighbours(xp, place[:, 1], rest[:, 1], images.shape[1], rounding)
-        made = picked(xp, images, y[0], x[0]) if self._nearest else self._blended(xp, images, x, y)
+        place = down[:, :2, :, None] + across[:, :2, None, :] + (rest >> _PLACES)
+        rest = rest & (_PIXEL - 1)
+        x = self._neighbours(xp, place[:, 0], rest[:, 0], width)
+        y = self._neighbours(xp, place[:, 1], rest[:, 1], height)
+        first = (xp.arange(batch) * (height * width))[:, None, None]
+        rows = [first + each * width for each in y]
+        corners = [xp.take_pixels(images, row + column) for row in rows for column in x]
+        made = corners[0] if self._nearest else _blended(xp, corners, rest)
         if self._fill != "constant":
             return made
+        rounding = width // 2 + 1  # coordinates may be off by so much
+        outside = _outside(place[:, 0], rest[:, 0], width, rounding)
+        outside = outside | _outside(place[:, 1], rest[:, 1], height, rounding)
         value = self._value
         if str(images.dtype).endswith("uint8"):
             value = math.floor(min(max(value, 0), 255) + 0.5)
-        return xp.where((x[3] | y[3])[..., None], value, made)
+        return xp.where(outside[..., None], value, made)
 
-    def _neighbours(self, xp: Arrays, place: Any, rest: Any, size: int, rounding: int) -> Any:
-        """Return the two places along an axis, the way between them, and whether it is outside."""
+    def _neighbours(self, xp: Arrays, place: Any, rest: Any, size: int) -> list[Any]:
+        """Return the one or two places along an axis whose pixels are mixed."""
         last = size - 1
-        below, above = place < 0, (place > last) | ((place == last) & (rest > 0))
-        outside = ((place < -1) | ((place == -1) & (rest < _PIXEL - rounding))) | (
-            (place > last) | ((place == last) & (rest > rounding))
-        )
         if self._fill == "wrap":
-            period = max(last, 1)
-            wrapped = place % period
+            inside = (place >= 0) & ((place < last) | ((place == last) & (rest == 0)))
             # Multiples of the period below 0 are the last pixel, those above the first.
-            wrapped = xp.where(below & (wrapped == 0) & (rest == 0), last, wrapped)
-            place = xp.where(below | above, wrapped, place) if last else place * 0
-            rest = rest if last else rest * 0
-        elif self._fill != "reflect":
-            rest = xp.where(below | above, 0, rest)
-            place = place.clip(0, last)
-        if self._nearest:
-            place, rest = place + (rest >> (_PLACES - 1)), rest * 0
-        following = place + 1
+            wrapped = place % max(last, 1)
+            wrapped = xp.where((place < 0) & (wrapped == 0) & (rest == 0), last, wrapped)
+            place = xp.where(inside, place, wrapped) if last else place * 0
+        half = rest >> (_PLACES - 1)
+        places = [place + half] if self._nearest else [place, place + 1]
         if self._fill == "reflect":
-            return _reflected(xp, place, size), _reflected(xp, following, size), rest, outside
-        return place, following.clip(0, last), rest, outside
+            return [_reflected(xp, each, size) for each in places]
+        # Beyond the border both are the same pixel, so their weights do not matter.
+        return [each.clip(0, last) for each in places]
 
-    def _blended(self, xp: Arrays, images: Any, x: Any, y: Any) -> Any:
-        top, top_right = picked(xp, images, y[0], x[0]), picked(xp, images, y[0], x[1])
-        bottom, bottom_right = picked(xp, images, y[1], x[0]), picked(xp, images, y[1], x[1])
-        right, down = x[2][..., None], y[2][..., None]
-        if str(images.dtype).endswith("float32"):
-            right, down = (xp.cast(each, "float32") * 2.0**-_PLACES for each in (right, down))
-            left = top + (bottom - top) * down
-            return left + (top_right + (bottom_right - top_right) * down - left) * right
-        right, down = right >> (_PLACES - _WEIGHT_BITS), down >> (_PLACES - _WEIGHT_BITS)
-        corners = (xp.cast(each, "int32") for each in (top, bottom, top_right, bottom_right))
-        top, bottom, top_right, bottom_right = corners
-        first = _mixed(top, bottom, down, _WEIGHT_BITS - _KEPT)
-        second = _mixed(top_right, bottom_right, down, _WEIGHT_BITS - _KEPT)
-        return xp.cast(_mixed(first, second, right, _WEIGHT_BITS + _KEPT), "uint8")
+
+def _outside(place: Any, rest: Any, size: int, rounding: int) -> Any:
+    """Return which coordinates are beyond the border, by more than `rounding`."""
+    last = size - 1
+    below = (place < -1) | ((place == -1) & (rest < _PIXEL - rounding))
+    return below | (place > last) | ((place == last) & (rest > rounding))
+
+
+def _blended(xp: Arrays, corners: list[Any], rest: Any) -> Any:
+    """Return pixels between four: vertically, then horizontally, rounded each time."""
+    across, down = rest[:, 0, ..., None], rest[:, 1, ..., None]
+    if str(corners[0].dtype).endswith("float32"):
+        across, down = (xp.cast(each, "float32") * 2.0**-_PLACES for each in (across, down))
+        top, top_right, bottom, bottom_right = corners
+        left = top + (bottom - top) * down
+        return left + (top_right + (bottom_right - top_right) * down - left) * across
+    across, down = (each >> (_PLACES - _WEIGHT_BITS) for each in (across, down))
+    top, top_right, bottom, bottom_right = (xp.cast(each, "int32") for each in corners)
+    left = _mixed(xp, top, bottom, down, _WEIGHT_BITS - _KEPT)
+    right = _mixed(xp, top_right, bottom_right, down, _WEIGHT_BITS - _KEPT)
+    return xp.cast(_mixed(xp, left, right, across, _WEIGHT_BITS + _KEPT), "uint8")
+
+
+def _mixed(xp: Arrays, one: Any, other: Any, weight: Any, shift: int) -> Any:
+    total = xp.multiply_add(one * ((1 << _WEIGHT_BITS) - weight), other, weight)
+    return (total + (1 << (shift - 1))) >> shift
 
 
 def _fixed(pixels: Any) -> Any:
     """Return int64 with 24 binary places, halves away from 0."""
     scaled = pixels * _PIXEL
     return (np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)).astype(np.int64)
-
-
-def _mixed(one: Any, other: Any, weight: Any, shift: int) -> Any:
-    return (one * ((1 << _WEIGHT_BITS) - weight) + other * weight + (1 << (shift - 1))) >> shift
 
 
 def _reflected(xp: Arrays, place: Any, size: int) -> Any:
