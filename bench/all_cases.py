@@ -10,6 +10,7 @@ from cases import (
     channel,
     counters,
     device,
+    device_augment,
     device_staging,
     far,
     hdf5,
@@ -75,6 +76,7 @@ _MODULES = (
     device,
     device_staging,
     resident,
+    device_augment,
 )
 
 CASES: dict[str, Case] = {case.key: case for module in _MODULES for case in module.CASES}

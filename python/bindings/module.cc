@@ -46,6 +46,7 @@ NB_MODULE(_engine, m) {
   penstock::python::bind_dataset(m);
   penstock::python::bind_file_writer(m);
   penstock::python::bind_image_operations(m);
+  penstock::python::bind_image_numbers(m);
   penstock::python::bind_elements(m);
   penstock::python::bind_feeds(m);
   penstock::python::bind_serve(m);

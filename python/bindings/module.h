@@ -52,6 +52,8 @@ void bind_file_writer(nanobind::module_& m);
 
 // The operations of penstock.image. REQUIRED: bind_dataset() was called.
 void bind_image_operations(nanobind::module_& m);
+// What penstock.device needs to apply these operations on a device.
+void bind_image_numbers(nanobind::module_& m);
 
 // Writing tar archives, and passes over them for the command line.
 void bind_tar(nanobind::module_& m);

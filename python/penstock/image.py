@@ -34,8 +34,13 @@ import numpy as np
 from .base.arguments import flag, integer, integer_list, leaf, one_of, real, several, string
 from .dataset.dataset import Dataset
 from .dataset.recipe import Operation
+from .device.colours import ColorJitter, Grayscale
+from .device.decoding import Decode
 from .device.functions import BatchFunction
-from .device.images import Normalize, RandomCrop, RandomFlip, ToChw
+from .device.images import Normalize, ToChw
+from .device.moves import CenterCrop, Erase, Pad, RandomCrop, RandomFlip, Rot90
+from .device.resizing import RandomResizedCrop, Resize
+from .device.warps import RandomAffine
 from .errors import InvalidArgument
 from .operations import _floats, _names
 
@@ -81,6 +86,7 @@ _MOST_SIDE = 65535
 _PLACES = ("workers", "device")
 
 
+@overload
 def decode(
     channels: int = 3,
     fast: bool = False,
@@ -88,7 +94,25 @@ def decode(
     partial: bool = False,
     *,
     fields: Fields = "image",
-) -> Operation:
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def decode(
+    channels: int = 3,
+    *,
+    exif: bool = True,
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def decode(
+    channels: int = 3,
+    fast: bool = False,
+    exif: bool = True,
+    partial: bool = False,
+    *,
+    fields: Fields = "image",
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Decode images: bytes become uint8 ``(height, width, channels)``.
 
     The format is that of the first bytes: BMP, GIF (its first frame), JPEG, PGM, PNG, PPM or WebP.
@@ -111,18 +135,29 @@ def decode(
     fields : str or list of str
         Names of leaves, such as ``"image"`` or ``"0"``; ``""`` where the element is nothing but
         the bytes.
+    on : {"workers", "device"}
+        device: a function for batches of JPEGs, as of `normalize`, on a device of torch's by
+        torchvision's `decode_jpeg`; of CUDA's, by nvJPEG. `resize` or `random_resized_crop` with
+        ``on="device"`` follows, since images differ in size. `channels` is 3 or 1. Pixels differ
+        from those of workers by a few levels.
+
+    Raises
+    ------
+    NotFound
+        With ``on="device"``, by `Dataset.map`: torchvision is not installed, or does not fit torch.
     """
     name = "image.decode"
+    one_of("on", on, _PLACES, name)
     if channels not in (1, 3, 4) or isinstance(channels, bool):
         raise InvalidArgument(f"channels is {channels!r}; give 1, 3 or 4", name)
-    return Operation(
-        "image_decode",
+    options = (
         int(channels),
         flag("fast", fast, name),
         flag("exif", exif, name),
         flag("partial", partial, name),
         _names(fields, name),
     )
+    return Decode(*options) if on == "device" else Operation("image_decode", *options)
 
 
 def encode(format: str, quality: int | None = None, *, fields: Fields = "image") -> Operation:
@@ -158,6 +193,7 @@ def encode(format: str, quality: int | None = None, *, fields: Fields = "image")
     )
 
 
+@overload
 def resize(
     height: int,
     width: int,
@@ -168,7 +204,30 @@ def resize(
     masks: Others = None,
     boxes: Others = None,
     keypoints: Others = None,
-) -> Operation:
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def resize(
+    height: int,
+    width: int,
+    *,
+    filter: str = "bilinear",
+    antialias: bool = True,
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def resize(
+    height: int,
+    width: int,
+    *,
+    filter: str = "bilinear",
+    antialias: bool = True,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Resize as Pillow does, bit for bit; of images with alpha each channel by itself.
 
     Parameters
@@ -179,19 +238,19 @@ def resize(
         False: the filter is not widened where an image shrinks.
     fields
         As of `decode`.
-    masks, boxes, keypoints
+    masks, boxes, keypoints, on
         As of `random_flip`.
     """
     name = "image.resize"
-    return Operation(
-        "image_resize",
-        *_size(height, width, name),
-        string("filter", filter, name),
-        flag("antialias", antialias, name),
-        _moved(fields, masks, boxes, keypoints, 0, name),
-    )
+    size, moved = _size(height, width, name), _moved(fields, masks, boxes, keypoints, 0, name)
+    how = string("filter", filter, name), flag("antialias", antialias, name)
+    operation = Operation("image_resize", *size, *how, moved)
+    if _on_device(on, moved, name):
+        return Resize(operation._native, moved[0], size, *how)
+    return operation
 
 
+@overload
 def center_crop(
     height: int,
     width: int,
@@ -200,17 +259,36 @@ def center_crop(
     masks: Others = None,
     boxes: Others = None,
     keypoints: Others = None,
-) -> Operation:
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def center_crop(
+    height: int,
+    width: int,
+    *,
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def center_crop(
+    height: int,
+    width: int,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Cut the middle out. A smaller image is an `InvalidArgument`.
 
-    `masks`, `boxes` and `keypoints` are as of `random_flip`.
+    `masks`, `boxes`, `keypoints` and `on` are as of `random_flip`.
     """
     name = "image.center_crop"
-    return Operation(
-        "image_center_crop",
-        *_size(height, width, name),
-        _moved(fields, masks, boxes, keypoints, 0, name),
-    )
+    size, moved = _size(height, width, name), _moved(fields, masks, boxes, keypoints, 0, name)
+    operation = Operation("image_center_crop", *size, moved)
+    if _on_device(on, moved, name):
+        return CenterCrop(operation._native, moved[0], size)
+    return operation
 
 
 @overload
@@ -248,11 +326,13 @@ def random_crop(
     """
     name = "image.random_crop"
     size, moved = _size(height, width, name), _moved(fields, masks, boxes, keypoints, 0, name)
+    operation = Operation("image_random_crop", *size, moved)
     if _on_device(on, moved, name):
-        return RandomCrop(*size, moved[0])
-    return Operation("image_random_crop", *size, moved)
+        return RandomCrop(operation._native, moved[0], size)
+    return operation
 
 
+@overload
 def random_resized_crop(
     height: int,
     width: int,
@@ -265,7 +345,34 @@ def random_resized_crop(
     masks: Others = None,
     boxes: Others = None,
     keypoints: Others = None,
-) -> Operation:
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def random_resized_crop(
+    height: int,
+    width: int,
+    scale: Sequence[float] = (0.08, 1.0),
+    ratio: Sequence[float] = (3 / 4, 4 / 3),
+    *,
+    filter: str = "bilinear",
+    antialias: bool = True,
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def random_resized_crop(
+    height: int,
+    width: int,
+    scale: Sequence[float] = (0.08, 1.0),
+    ratio: Sequence[float] = (3 / 4, 4 / 3),
+    *,
+    filter: str = "bilinear",
+    antialias: bool = True,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Cut out a box of random size, shape and place, and resize it, as torchvision does.
 
     Parameters
@@ -280,19 +387,17 @@ def random_resized_crop(
         As of `resize`.
     fields
         As of `decode`.
-    masks, boxes, keypoints
+    masks, boxes, keypoints, on
         As of `random_flip`.
     """
     name = "image.random_resized_crop"
-    return Operation(
-        "image_random_resized_crop",
-        *_size(height, width, name),
-        _pair("scale", scale, name),
-        _pair("ratio", ratio, name),
-        string("filter", filter, name),
-        flag("antialias", antialias, name),
-        _moved(fields, masks, boxes, keypoints, 0, name),
-    )
+    size, moved = _size(height, width, name), _moved(fields, masks, boxes, keypoints, 0, name)
+    ranges = _pair("scale", scale, name), _pair("ratio", ratio, name)
+    how = string("filter", filter, name), flag("antialias", antialias, name)
+    operation = Operation("image_random_resized_crop", *size, *ranges, *how, moved)
+    if _on_device(on, moved, name):
+        return RandomResizedCrop(operation._native, moved[0], size, *how)
+    return operation
 
 
 @overload
@@ -367,11 +472,13 @@ def random_flip(
     name = "image.random_flip"
     each = real("horizontal", horizontal, name), real("vertical", vertical, name)
     moved = _moved(fields, masks, boxes, keypoints, 0, name)
+    operation = Operation("image_random_flip", *each, moved)
     if _on_device(on, moved, name):
-        return RandomFlip(*each, moved[0])
-    return Operation("image_random_flip", *each, moved)
+        return RandomFlip(operation._native, moved[0])
+    return operation
 
 
+@overload
 def pad(
     padding: int | Sequence[int],
     value: int = 0,
@@ -381,7 +488,27 @@ def pad(
     boxes: Others = None,
     keypoints: Others = None,
     mask_fill: int = 0,
-) -> Operation:
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def pad(
+    padding: int | Sequence[int],
+    value: int = 0,
+    *,
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def pad(
+    padding: int | Sequence[int],
+    value: int = 0,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Add a border of one value.
 
     Parameters
@@ -391,7 +518,7 @@ def pad(
         0 to 255, of every channel.
     fields
         As of `decode`.
-    masks, boxes, keypoints
+    masks, boxes, keypoints, on
         As of `random_flip`.
     mask_fill : int
         Of the new pixels of masks, where those of the image have one value.
@@ -405,14 +532,15 @@ def pad(
             f"(left, top, right, bottom), at most {_MOST_SIDE}",
             name,
         )
-    return Operation(
-        "image_pad",
-        sides,
-        integer("value", value, 0, 255, operation=name),
-        _moved(fields, masks, boxes, keypoints, mask_fill, name),
-    )
+    moved = _moved(fields, masks, boxes, keypoints, mask_fill, name)
+    value = integer("value", value, 0, 255, operation=name)
+    operation = Operation("image_pad", sides, value, moved)
+    if _on_device(on, moved, name):
+        return Pad(operation._native, moved[0], sides, value)
+    return operation
 
 
+@overload
 def rot90(
     k: int = 1,
     *,
@@ -420,16 +548,38 @@ def rot90(
     masks: Others = None,
     boxes: Others = None,
     keypoints: Others = None,
-) -> Operation:
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def rot90(
+    k: int = 1,
+    *,
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def rot90(
+    k: int = 1,
+    *,
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Turn counter-clockwise by `k` quarters, as `numpy.rot90`.
 
-    `masks`, `boxes` and `keypoints` are as of `random_flip`.
+    `masks`, `boxes`, `keypoints` and `on` are as of `random_flip`.
     """
     name = "image.rot90"
     turns = integer("k", k, -(1 << 31), (1 << 31) - 1, operation=name) % 4
-    return Operation("image_rot90", turns, _moved(fields, masks, boxes, keypoints, 0, name))
+    moved = _moved(fields, masks, boxes, keypoints, 0, name)
+    operation = Operation("image_rot90", turns, moved)
+    if _on_device(on, moved, name):
+        return Rot90(operation._native, moved[0], turns)
+    return operation
 
 
+@overload
 def random_affine(
     degrees: float | Sequence[float] = 0,
     translate: Sequence[float] = (0, 0),
@@ -443,7 +593,35 @@ def random_affine(
     boxes: Others = None,
     keypoints: Others = None,
     mask_fill: int = 0,
-) -> Operation:
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def random_affine(
+    degrees: float | Sequence[float] = 0,
+    translate: Sequence[float] = (0, 0),
+    scale: Sequence[float] = (1, 1),
+    shear: float | Sequence[float] = 0,
+    fill: str | float = "nearest",
+    *,
+    interpolation: str = "bilinear",
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def random_affine(
+    degrees: float | Sequence[float] = 0,
+    translate: Sequence[float] = (0, 0),
+    scale: Sequence[float] = (1, 1),
+    shear: float | Sequence[float] = 0,
+    fill: str | float = "nearest",
+    *,
+    interpolation: str = "bilinear",
+    fields: Fields = "image",
+    masks: Others = None,
+    boxes: Others = None,
+    keypoints: Others = None,
+    mask_fill: int = 0,
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Turn, move, magnify and shear around the centre, as torchvision's `RandomAffine` does.
 
     Each number is uniform in its range. The size of the image stays. The sums are integers: a pixel
@@ -469,23 +647,27 @@ def random_affine(
         "nearest" makes no new values, for masks of classes.
     fields
         As of `decode`.
-    masks, boxes, keypoints
+    masks, boxes, keypoints, on
         As of `random_flip`.
     mask_fill : int
         Of the new pixels of masks, where those of the image have one value.
     """
     name = "image.random_affine"
     sheared = _range("shear", shear, name, (1, 2, 4))
-    return Operation(
+    moved = _moved(fields, masks, boxes, keypoints, mask_fill, name)
+    how = *_fill(fill, name), string("interpolation", interpolation, name)
+    operation = Operation(
         "image_random_affine",
         _range("degrees", degrees, name),
         _pair("translate", translate, name),
         _numbers("scale", scale, name, (2, 4)),
         [*sheared, 0.0, 0.0][:4],
-        *_fill(fill, name),
-        string("interpolation", interpolation, name),
-        _moved(fields, masks, boxes, keypoints, mask_fill, name),
+        *how,
+        moved,
     )
+    if _on_device(on, moved, name):
+        return RandomAffine(operation._native, moved[0], *how)
+    return operation
 
 
 def perspective(
@@ -618,6 +800,7 @@ def parameters(operation: Operation, field: str = "parameters") -> Operation:
     return Operation("image_parameters", operation, string("field", field, name))
 
 
+@overload
 def color_jitter(
     brightness: float | Sequence[float] = 0,
     contrast: float | Sequence[float] = 0,
@@ -625,7 +808,27 @@ def color_jitter(
     hue: float | Sequence[float] = 0,
     *,
     fields: Fields = "image",
-) -> Operation:
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def color_jitter(
+    brightness: float | Sequence[float] = 0,
+    contrast: float | Sequence[float] = 0,
+    saturation: float | Sequence[float] = 0,
+    hue: float | Sequence[float] = 0,
+    *,
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def color_jitter(
+    brightness: float | Sequence[float] = 0,
+    contrast: float | Sequence[float] = 0,
+    saturation: float | Sequence[float] = 0,
+    hue: float | Sequence[float] = 0,
+    *,
+    fields: Fields = "image",
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Change colours at random, in a random order, as torchvision's `ColorJitter` does.
 
     uint8 with 1 to 4 channels; the last one of 2 or 4 is alpha, and stays. Brightness, contrast and
@@ -639,16 +842,21 @@ def color_jitter(
         The range of the turn, from -0.5 to 0.5; one number x is ``(-x, x)``.
     fields
         As of `decode`.
+    on
+        As of `random_flip`. On a device, images have at most 8,388,607 pixels, and one value in
+        many thousands differs by 1 from that of the workers.
     """
     name = "image.color_jitter"
-    return Operation(
-        "image_color_jitter",
+    one_of("on", on, _PLACES, name)
+    names = _names(fields, name)
+    ranges = (
         _factors("brightness", brightness, name),
         _factors("contrast", contrast, name),
         _factors("saturation", saturation, name),
         _range("hue", hue, name),
-        _names(fields, name),
     )
+    operation = Operation("image_color_jitter", *ranges, names)
+    return ColorJitter(operation._native, names, *ranges) if on == "device" else operation
 
 
 def invert(p: float = 1.0, *, fields: Fields = "image") -> Operation:
@@ -848,6 +1056,7 @@ def gaussian_blur(
     )
 
 
+@overload
 def erase(
     p: float = 0.5,
     scale: Sequence[float] = (0.02, 0.33),
@@ -855,7 +1064,27 @@ def erase(
     value: float = 0,
     *,
     fields: Fields = "image",
-) -> Operation:
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def erase(
+    p: float = 0.5,
+    scale: Sequence[float] = (0.02, 0.33),
+    ratio: Sequence[float] = (0.3, 3.3),
+    value: float = 0,
+    *,
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def erase(
+    p: float = 0.5,
+    scale: Sequence[float] = (0.02, 0.33),
+    ratio: Sequence[float] = (0.3, 3.3),
+    value: float = 0,
+    *,
+    fields: Fields = "image",
+    on: str = "workers",
+) -> Operation | BatchFunction:
     """Set a random box to one value, as torchvision's `RandomErasing` does.
 
     Parameters
@@ -870,16 +1099,21 @@ def erase(
         Of every channel.
     fields
         As of `decode`.
+    on
+        As of `random_flip`.
     """
     name = "image.erase"
-    return Operation(
+    one_of("on", on, _PLACES, name)
+    names, number = _names(fields, name), real("value", value, name)
+    operation = Operation(
         "image_erase",
         real("p", p, name),
         _pair("scale", scale, name),
         _pair("ratio", ratio, name),
-        real("value", value, name),
-        _names(fields, name),
+        number,
+        names,
     )
+    return Erase(operation._native, names, number) if on == "device" else operation
 
 
 def mixup(
@@ -931,14 +1165,32 @@ def cutmix(
     return _mix("cutmix", alpha, num_classes, labels, channels_first, fields)
 
 
-def grayscale(channels: int = 1, *, fields: Fields = "image") -> Operation:
-    """Turn colours into Pillow's grey, in 1 or 3 equal channels."""
+@overload
+def grayscale(
+    channels: int = 1,
+    *,
+    fields: Fields = "image",
+    on: Literal["workers"] = "workers",
+) -> Operation: ...
+@overload
+def grayscale(
+    channels: int = 1,
+    *,
+    fields: Fields = "image",
+    on: Literal["device"],
+) -> BatchFunction: ...
+def grayscale(
+    channels: int = 1,
+    *,
+    fields: Fields = "image",
+    on: str = "workers",
+) -> Operation | BatchFunction:
+    """Turn colours into Pillow's grey, in 1 or 3 equal channels. `on` is as of `random_flip`."""
     name = "image.grayscale"
-    return Operation(
-        "image_grayscale",
-        integer("channels", channels, 1, 3, operation=name),
-        _names(fields, name),
-    )
+    one_of("on", on, _PLACES, name)
+    count, names = integer("channels", channels, 1, 3, operation=name), _names(fields, name)
+    operation = Operation("image_grayscale", count, names)
+    return Grayscale(operation._native, names, count) if on == "device" else operation
 
 
 @overload
@@ -1086,7 +1338,7 @@ def _moved(
 
 def _on_device(on: str, moved: tuple[Any, ...], operation: str) -> bool:
     one_of("on", on, _PLACES, operation)
-    if on == "device" and any(moved[1:4]):
+    if on == "device" and any(moved[1:]):
         raise InvalidArgument(
             'masks, boxes and keypoints are moved by on="workers" only', operation
         )

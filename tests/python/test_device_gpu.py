@@ -7,8 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import device_operations  # noqa: E402
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
+from device_operations import EVERY, MOVES, check_images, images_of_workers, mapped  # noqa: E402
+from image_files import encoded, picture  # noqa: E402
+from penstock import image  # noqa: E402
+from penstock.device.functions import Rows as Address  # noqa: E402
 from penstock.device.permutation import torch_permuted  # noqa: E402
 
 pytestmark = [
@@ -203,3 +208,79 @@ def test_arrays_of_jax_are_published_by_one_copy(monkeypatch):
             assert np.array_equal(np.asarray(found["b"]), np.ones(7))
     finally:
         train.unpublish("gpu-tree")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_images_are_those_of_the_workers(name):
+    within = 1 / 57 if name == "all" else 1  # normalized; levels
+    check_images(penstock.torch.feed, device_operations.rows(), EVERY[name], "cuda:0", within)
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_pixels_of_float32_are_those_of_the_workers(name):
+    check_images(
+        penstock.torch.feed,
+        device_operations.rows(np.float32),
+        MOVES[name],
+        "cuda:0",
+        within=1 / 255,
+    )
+
+
+def test_rows_that_stay_are_augmented_there():
+    make = EVERY["all"]
+    wanted = images_of_workers(device_operations.rows(), make(), seed=5)
+    chain = mapped(device_operations.rows().batch(7), make(on="device"), "cuda:0")
+    with penstock.device.resident(chain, "cuda:0", seed=5, workers=0) as kept:
+        first = [batch["image"] for batch in kept]
+        sent = kept.stats()["link_bytes"]
+        second = [batch["image"] for batch in kept]
+        assert kept.stats()["link_bytes"] == sent
+    for one, other in zip([*first, *second], wanted, strict=True):
+        assert np.abs(one.cpu().numpy() - other).max() <= 1 / 57
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_operations_do_not_wait_for_the_device(name):
+    functions = EVERY[name](on="device")
+    batch = {"image": torch.zeros(7, 29, 36, 3, dtype=torch.uint8, device="cuda")}
+    for mode in ("default", "error"):  # constants are sent in the first call
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            made = batch
+            for function in functions:
+                made = function(made, Address(1, 2, 3))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_jpegs_are_decoded_on_the_device():
+    pytest.importorskip("torchvision")
+    pixels = [picture(120 + 4 * i, 90 + 5 * i, i) for i in range(20)]
+    files = penstock.Dataset.items([{"image": encoded(each, quality=95)} for each in pixels])
+
+    def operations(**on):
+        return [image.decode(**on), image.random_resized_crop(64, 64, (0.5, 1), **on)]
+
+    wanted = images_of_workers(files, operations(), seed=5)
+    chain = mapped(files.batch(7), operations(on="device"), "cuda:0")
+    with penstock.torch.feed(chain, workers=2, seed=5) as feed:
+        got = [batch["image"] for _ in range(2) for batch in feed]
+    for one, other in zip(got, wanted, strict=True):
+        assert one.device == torch.device("cuda", 0)
+        far = np.abs(one.cpu().numpy().astype(np.float64) - other)
+        assert far.mean() < 3  # levels: nvJPEG upsamples colours in another way
+        assert np.percentile(far, 99) < 16
+
+
+def test_a_damaged_jpeg_is_named():
+    pytest.importorskip("torchvision")
+    files = [encoded(picture(64, 64, i)) for i in range(4)]
+    files[2] = files[2][:40]
+    source = penstock.Dataset.items([{"image": each} for each in files]).batch(4)
+    operations = [image.decode(on="device"), image.resize(8, 8, on="device")]
+    with (
+        penstock.torch.feed(mapped(source, operations, "cuda:0"), workers=0) as feed,
+        pytest.raises(penstock.DataLoss, match="row 2 of the batch"),
+    ):
+        next(iter(feed))

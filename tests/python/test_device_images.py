@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
 import contract
+from device_operations import COLOURS, EVERY, MOVES, SIZES, check_images, mapped, rows
 
 torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
 from penstock import image  # noqa: E402
+from penstock.device.arrays import TorchArrays  # noqa: E402
+from penstock.device.functions import ON_DEVICE  # noqa: E402
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 INLINE = {"workers": 0}
@@ -85,6 +90,56 @@ def test_random_images_are_those_of_the_workers(name, seed):
         contract.assert_same(arrays(kept), wanted[1][2:])
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_every_operation_makes_the_images_of_the_workers(name):
+    check_images(penstock.torch.feed, rows(), EVERY[name], "cpu")
+
+
+@pytest.mark.parametrize("channels", [0, 1, 4])
+def test_images_may_have_other_channels(channels):
+    for make in (COLOURS["jitter"], COLOURS["grey"], SIZES["resized crop"], *MOVES.values()):
+        check_images(penstock.torch.feed, rows(channels=channels), make, "cpu")
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_pixels_of_float32_are_moved(name):
+    check_images(penstock.torch.feed, rows(np.float32), MOVES[name], "cpu", within=1 / 255)
+
+
+def test_large_batches_are_computed_in_parts(monkeypatch):
+    monkeypatch.setattr(TorchArrays, "part_values", 3 * 29 * 36 * 3)
+    for name in ("all", "resize", "affine nearest"):
+        check_images(penstock.torch.feed, rows(), EVERY[name], "cpu")
+
+
+def test_an_edge_of_one_pixel():
+    pixels = np.random.default_rng(0).integers(0, 256, (18, 1, 5, 3), np.uint8)
+    thin = penstock.Dataset.arrays({"image": pixels})
+    for make in (*SIZES.values(), *(MOVES[name] for name in MOVES if "affine" in name)):
+        check_images(penstock.torch.feed, thin, make, "cpu")
+
+
+def test_operations_that_run_on_a_device_are_listed():
+    takes_place = {
+        name for name in image.__all__ if "on" in inspect.signature(getattr(image, name)).parameters
+    }
+    assert takes_place == set(ON_DEVICE)
+    with pytest.raises(penstock.InvalidArgument, match=r'with on="device": center_crop, color_jit'):
+        pictures().batch(4).map(image.perspective(), device="cpu")
+
+
+@pytest.mark.parametrize("name", ["all", "resize", "grey", "crop"])
+def test_the_schema_is_that_of_the_batches(name):
+    chain = mapped(rows().batch(6), EVERY[name](on="device"), "cpu")
+    with (
+        penstock.torch.feed(chain, **INLINE) as feed,
+        penstock.device.resident(chain, "cpu", **INLINE) as kept,
+    ):
+        batch = next(iter(feed))["image"]
+        wanted = penstock.TensorSpec((None, *batch.shape[1:]), batch.dtype, "image")
+        assert feed.element_spec["image"] == kept.element_spec["image"] == wanted
+
+
 @pytest.mark.parametrize("rank", range(2))
 def test_each_rank_has_the_random_images_of_its_workers(rank):
     rows = pictures().shard(rank, 2)
@@ -121,7 +176,13 @@ def test_fields_are_named_as_in_workers():
             [image.to_chw(on="device"), image.normalize(MEAN, STD, on="device")],
             "normalize before to_chw",
         ),
-        ([image.random_crop(6, 2, on="device")], r"smaller than \(6, 2\)"),
+        ([image.resize(4, 4, fields="label", on="device")], "images are int64; give uint8"),
+        (
+            [image.normalize(1, 2, on="device"), image.color_jitter(0.1, on="device")],
+            "images are float32; give uint8",
+        ),
+        ([image.center_crop(6, 2, on="device")], "smaller than"),
+        ([image.random_crop(6, 2, on="device")], "smaller than the crop of 6 x 2"),
         ([lambda batch: batch["image"], image.to_chw(on="device")], "is one array"),
         (
             [lambda batch: {"image": batch["image"][0]}, image.to_chw(on="device")],
@@ -145,6 +206,11 @@ def test_other_batches_are_refused(operations, text):
         (lambda: image.normalize(1, 0, on="device"), "std is 0"),
         (lambda: image.random_flip(1.5, on="device"), "a probability is 1.5"),
         (lambda: image.random_crop(2, 2, boxes="b", on="device"), "by on=.workers. only"),
+        (lambda: image.resize(2, 2, masks="m", on="device"), "by on=.workers. only"),
+        (lambda: image.pad(1, mask_fill=3, on="device"), "by on=.workers. only"),
+        (lambda: image.random_affine(scale=(0, 1), on="device"), "scale is"),
+        (lambda: image.color_jitter(hue=0.7, on="device"), "hue is"),
+        (lambda: image.erase(on="moon"), "moon"),
         (
             lambda: penstock.torch.feed(
                 by(pictures().batch(8).take(1), image.random_flip(on="device"))

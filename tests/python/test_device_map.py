@@ -126,6 +126,53 @@ def test_a_device_has_several_names():
         assert firsts(kept) == firsts(batches) == [-4 * i for i in range(10)]
 
 
+def test_the_schema_is_that_of_the_results(way):
+    data = penstock.Dataset.arrays({"x": np.zeros((8, 3), np.float32), "y": np.arange(8)})
+    calls = []
+
+    def changed(batch):
+        calls.append(len(batch["x"]))
+        return batch["x"].double().reshape(-1, 3, 1), {"sum": batch["x"].sum(1), "y": batch["y"]}
+
+    chain = data.batch(4, drop_last=True).map(changed, device="cpu")
+    spec = penstock.TensorSpec
+    wanted = (
+        spec((4, 3, 1), torch.float64, "0"),
+        {"sum": spec((4,), torch.float32, "1/sum"), "y": spec((4,), torch.int64, "1/y")},
+    )
+    with (
+        feed(chain, **INLINE) as batches,
+        penstock.device.resident(chain, "cpu", **INLINE) as kept,
+    ):
+        assert batches.element_spec == kept.element_spec == wanted
+        assert calls == [0, 0]
+        first = next(iter(batches))
+        assert first[0].shape == wanted[0].shape
+        assert first[0].dtype == wanted[0].dtype
+
+
+@pytest.mark.parametrize(
+    ("data", "function", "text"),
+    [
+        (numbers, lambda x: x.reshape(4, -1).max(1)[0], r"without rows \(.*\); take the schema"),
+        (
+            lambda: penstock.Dataset.source([penstock.ragged(np.zeros(i)) for i in range(8)]).batch(
+                4
+            ),
+            lambda x: x,
+            "is not known before there is a batch",
+        ),
+    ],
+    ids=["the function fails", "lengths are unknown"],
+)
+def test_a_schema_that_is_not_known_is_an_error(data, function, text):
+    with (
+        feed(data().map(function, device="cpu"), **INLINE) as batches,
+        pytest.raises(penstock.InvalidArgument, match=text),
+    ):
+        _ = batches.element_spec
+
+
 @pytest.mark.parametrize(
     ("use", "text"),
     [

@@ -11,6 +11,7 @@ jax = pytest.importorskip("jax")
 
 import jax_datasets as data  # noqa: E402
 import penstock  # noqa: E402
+from device_operations import EVERY, MOVES, check_images, mapped, rows  # noqa: E402
 from penstock.jax import feed  # noqa: E402
 
 WAYS = {
@@ -311,6 +312,30 @@ def test_functions_of_another_device_are_refused():
     chain = penstock.Dataset.range(40).batch(4).map(abs, device="cuda:0")
     with pytest.raises(penstock.InvalidArgument, match="functions of the Dataset run on 'cuda:0'"):
         feed(chain, device=jax.devices()[0])
+
+
+FAST = ("brightness", "affine wrap", "resize")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in EVERY]
+)
+def test_operations_on_the_device_make_the_images_of_the_workers(name):
+    within = 1 / 57 if name == "all" else 1  # a level
+    check_images(feed, rows(), EVERY[name], jax.devices()[0], within)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MOVES)
+def test_pixels_of_float32_are_moved(name):
+    check_images(feed, rows(np.float32), MOVES[name], jax.devices()[0], within=1 / 255)
+
+
+def test_the_schema_is_that_of_the_results():
+    chain = mapped(rows().batch(6), EVERY["resize"](on="device"), jax.devices()[0])
+    with feed(chain, workers=0) as batches:
+        assert batches.element_spec["image"].shape == (None, 20, 55, 3)
+        assert batches.element_spec["image"].dtype == np.uint8
 
 
 @pytest.mark.parametrize("resident", [False, True])

@@ -74,11 +74,11 @@ class JitterStep : public ColourStep {
     check_range("hue", ranges.hue, -0.5, 0.5);
   }
   size_t parameters() const override { return 8; }
-  void draw(int, int, RandomStream& rng, float* to) const override {
+  void draw(int, int, RandomStream& rng, double* to) const override {
     (void)rng.uniform();  // against the probability of a colour step
     const Jitter jitter = draw_jitter(ranges_, rng);
-    for (double factor : jitter.factors) *to++ = static_cast<float>(factor);
-    for (int each : jitter.order) *to++ = static_cast<float>(each);
+    for (double factor : jitter.factors) *to++ = factor;
+    for (int each : jitter.order) *to++ = each;
   }
 
  private:
@@ -144,9 +144,9 @@ class BlurStep : public ColourStep {
     check_range("sigma", sigma, 0.01, 1000);
   }
   size_t parameters() const override { return 1; }
-  void draw(int, int, RandomStream& rng, float* to) const override {
+  void draw(int, int, RandomStream& rng, double* to) const override {
     (void)rng.uniform();  // against the probability of a colour step
-    *to = static_cast<float>(between(sigma_, rng));
+    *to = between(sigma_, rng);
   }
 
  private:
@@ -176,7 +176,7 @@ class EraseStep : public Step {
     if (box) erase(picture.edited(), *box, options_.value);
   }
   size_t parameters() const override { return 4; }
-  void draw(int height, int width, RandomStream& rng, float* to) const override {
+  void draw(int height, int width, RandomStream& rng, double* to) const override {
     put_box(box_in(height, width, rng).value_or(CropBox{}), to);
   }
 

@@ -67,7 +67,7 @@ class Step {
   // How many numbers are all that it draws for an image; 0: other things are drawn, or nothing.
   virtual size_t parameters() const { return 0; }
   // Draws them for an image of this size, as apply() does. Error kInvalidArgument: as apply().
-  virtual void draw(int height, int width, RandomStream& rng, float* to) const {
+  virtual void draw(int height, int width, RandomStream& rng, double* to) const {
     (void)height, (void)width, (void)rng, (void)to;
   }
 
@@ -98,11 +98,11 @@ class DecodeStep : public Step {
 };
 
 // A box as parameters: left, top, width, height.
-inline void put_box(const CropBox& box, float* to) {
-  to[0] = static_cast<float>(box.x);
-  to[1] = static_cast<float>(box.y);
-  to[2] = static_cast<float>(box.width);
-  to[3] = static_cast<float>(box.height);
+inline void put_box(const CropBox& box, double* to) {
+  to[0] = box.x;
+  to[1] = box.y;
+  to[2] = box.width;
+  to[3] = box.height;
 }
 // A number in a title or an error.
 std::string number(double value);

@@ -82,7 +82,7 @@ class CropStep : public SizedStep {
     picture.crop(box.x, box.y, box.width, box.height);
   }
   size_t parameters() const override { return random_ ? 4 : 0; }
-  void draw(int in_height, int in_width, RandomStream& rng, float* to) const override {
+  void draw(int in_height, int in_width, RandomStream& rng, double* to) const override {
     put_box(box_in(in_height, in_width, rng), to);
   }
 
@@ -121,7 +121,7 @@ class RandomResizedCropStep : public SizedStep {
     picture.resize(height(), width(), options_.filter, options_.antialias);
   }
   size_t parameters() const override { return 4; }
-  void draw(int in_height, int in_width, RandomStream& rng, float* to) const override {
+  void draw(int in_height, int in_width, RandomStream& rng, double* to) const override {
     put_box(box_in(in_height, in_width, rng), to);
   }
 
@@ -153,13 +153,13 @@ class FlipStep : public Step {
     return in;
   }
   void apply(Picture& picture, RandomStream& rng) const override {
-    float flips[2];
+    double flips[2];
     draw(picture.height(), picture.width(), rng, flips);
     picture.flip(flips[0] == 1, flips[1] == 1);
   }
   bool moves() const override { return true; }
   size_t parameters() const override { return 2; }
-  void draw(int, int, RandomStream& rng, float* to) const override {
+  void draw(int, int, RandomStream& rng, double* to) const override {
     to[0] = rng.uniform() < horizontal_ ? 1 : 0;
     to[1] = rng.uniform() < vertical_ ? 1 : 0;
   }

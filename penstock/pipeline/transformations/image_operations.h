@@ -3,9 +3,11 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "penstock/base/random.h"
 #include "penstock/image/adjust.h"
 #include "penstock/image/auto_augment.h"
 #include "penstock/image/encode.h"
@@ -72,6 +74,17 @@ OpRef perspective(double distortion = 0.5, double p = 0.5, const WarpOptions& op
 // brightness, contrast, saturation, hue, and the numbers of these in the order of their
 // application. Of gaussian_blur: sigma. Other operations are refused with kInvalidArgument.
 OpRef parameters(OpRef operation, std::string field = "parameters");
+
+// The same numbers, without rounding, for callers that have a batch on a device: of images of these
+// sizes, whose random numbers are at `first` and the indices behind it. `to` has room for
+// parameter_count(operation) numbers of each image. Errors kInvalidArgument: an operation that
+// parameters() refuses; an image that is too small for a crop.
+struct Size {
+  int height = 0, width = 0;
+};
+size_t parameter_count(const OpRef& operation);
+void draw_parameters(const OpRef& operation, const RandomKey& first, std::span<const Size> sizes,
+                     double* to);
 
 // Removes the boxes, float32 {n, 4 or more}, that an operation left without an area, as
 // torchvision's SanitizeBoundingBoxes: those narrower or lower than min_size or of a smaller area

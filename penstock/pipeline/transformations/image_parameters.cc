@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <exception>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/field_op.h"
@@ -14,24 +17,27 @@ constexpr const char* kParameters = "image.parameters";
 
 Error refused(const std::string& why) { return {Code::kInvalidArgument, kParameters, why}; }
 
+// Error kInvalidArgument: not an operation on images that draws some numbers for each.
+const ImageOp& drawing(const OpRef& operation) {
+  const auto* const images = dynamic_cast<const ImageOp*>(operation.get());
+  if (images != nullptr && images->step()->parameters() > 0) return *images;
+  throw refused("the random choices of " + operation->title() +
+                " are not a few numbers; there are random_crop, random_resized_crop, random_flip, "
+                "random_affine, perspective, color_jitter, gaussian_blur and erase");
+}
+
 // Adds a leaf; all others are passed on.
 class ParametersOp : public Op {
  public:
   // Error kInvalidArgument: an operation that does not draw some numbers.
   ParametersOp(const OpRef& operation, std::string field)
       : field_(utf8_name(std::move(field), kParameters)), title_(operation->title()) {
-    const auto* const images = dynamic_cast<const ImageOp*>(operation.get());
-    if (images == nullptr || images->step()->parameters() == 0) {
-      throw refused("the random choices of " + title_ +
-                    " are not a few numbers; there are random_crop, random_resized_crop, "
-                    "random_flip, random_affine, perspective, color_jitter, gaussian_blur and "
-                    "erase");
-    }
-    if (!images->fields().alone() || images->fields().images.size() != 1) {
+    const ImageOp& images = drawing(operation);
+    if (!images.fields().alone() || images.fields().images.size() != 1) {
       throw refused("give an operation of one image, without masks, boxes and keypoints");
     }
-    step_ = images->step();
-    image_ = images->fields().images.front();
+    step_ = images.step();
+    image_ = images.fields().images.front();
   }
 
   std::string title() const override {
@@ -66,7 +72,12 @@ class ParametersOp : public Op {
   class Run : public OpRun {
    public:
     Run(const ParametersOp& op, size_t image, size_t to, Scratch& scratch)
-        : step_(*op.step_), shape_(op.shape()), image_(image), to_(to), scratch_(scratch) {}
+        : step_(*op.step_),
+          shape_(op.shape()),
+          image_(image),
+          to_(to),
+          scratch_(scratch),
+          drawn_(step_.parameters()) {}
 
     void run(const Keys& keys, const Chunk& in, Chunk& out, uint32_t row) override {
       const uint32_t first = row;
@@ -74,10 +85,10 @@ class ParametersOp : public Op {
         try {
           const std::span<const int64_t> size = in.shape(image_, i);
           RandomStream rng({keys.seed(), keys.epoch(), keys.position(i - first), keys.operation()});
-          std::byte* to =
-              place_row(out, to_, i, step_.parameters() * sizeof(float), shape_, scratch_);
-          step_.draw(static_cast<int>(size[0]), static_cast<int>(size[1]), rng,
-                     reinterpret_cast<float*>(to));
+          step_.draw(static_cast<int>(size[0]), static_cast<int>(size[1]), rng, drawn_.data());
+          std::byte* to = place_row(out, to_, i, drawn_.size() * sizeof(float), shape_, scratch_);
+          std::transform(drawn_.begin(), drawn_.end(), reinterpret_cast<float*>(to),
+                         [](double each) { return static_cast<float>(each); });
         } catch (const Error&) {
           out.fail(i, {"", 0, std::current_exception()});
         }
@@ -89,6 +100,7 @@ class ParametersOp : public Op {
     const Shape shape_;
     const size_t image_, to_;
     Scratch& scratch_;
+    std::vector<double> drawn_;  // of the current image
   };
 
   Shape shape() const { return {static_cast<int64_t>(step_->parameters())}; }
@@ -106,6 +118,20 @@ class ParametersOp : public Op {
 
 OpRef parameters(OpRef operation, std::string field) {
   return std::make_shared<ParametersOp>(operation, std::move(field));
+}
+
+size_t parameter_count(const OpRef& operation) { return drawing(operation).step()->parameters(); }
+
+void draw_parameters(const OpRef& operation, const RandomKey& first, std::span<const Size> sizes,
+                     double* to) {
+  const Step& step = *drawing(operation).step();
+  RandomKey key = first;
+  for (const Size& size : sizes) {
+    RandomStream rng(key);
+    step.draw(size.height, size.width, rng, to);
+    to += step.parameters();
+    ++key.index;
+  }
 }
 
 }  // namespace penstock::image

@@ -70,9 +70,9 @@ class RandomAffineStep : public WarpStep {
     picture.warp(random_affine(picture.width(), picture.height(), ranges_, rng), options());
   }
   size_t parameters() const override { return 6; }
-  void draw(int height, int width, RandomStream& rng, float* to) const override {
+  void draw(int height, int width, RandomStream& rng, double* to) const override {
     const Map map = random_affine(width, height, ranges_, rng);
-    for (double each : {map.a, map.b, map.c, map.d, map.e, map.f}) *to++ = static_cast<float>(each);
+    for (double each : {map.a, map.b, map.c, map.d, map.e, map.f}) *to++ = each;
   }
 
  private:
@@ -97,12 +97,10 @@ class PerspectiveStep : public WarpStep {
                  options());
   }
   size_t parameters() const override { return 8; }
-  void draw(int height, int width, RandomStream& rng, float* to) const override {
+  void draw(int height, int width, RandomStream& rng, double* to) const override {
     Map map;
     if (rng.uniform() < p_) map = random_perspective(width, height, distortion_, rng);
-    for (double each : {map.a, map.b, map.c, map.d, map.e, map.f, map.g, map.h}) {
-      *to++ = static_cast<float>(each);
-    }
+    for (double each : {map.a, map.b, map.c, map.d, map.e, map.f, map.g, map.h}) *to++ = each;
   }
 
  private:

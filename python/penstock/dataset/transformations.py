@@ -270,7 +270,7 @@ class Transformations(Chain):
             `penstock.device.resident`, whose batches it then gets.
         """
         if device is not None:
-            return DeviceMapped(self, device, (checked(function),))  # type: ignore[arg-type]
+            return DeviceMapped(self, device, (checked(function, device),))  # type: ignore[arg-type]
         if isinstance(function, BatchFunction):
             raise InvalidArgument(
                 f'{function!r} runs on a device: give it, map(..., device="cuda:0")', "map"

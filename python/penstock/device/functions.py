@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
+from ..base.element_spec import TensorSpec, spec_of_value
+from ..base.interop import tensor_of_leaf
 from ..base.nests import leaves_of, mapped
+from ..base.ragged import Ragged
 from ..errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -37,7 +43,7 @@ class DeviceMapped:
                 "same one",
                 "map",
             )
-        return DeviceMapped(self._dataset, device, (*self._functions, checked(function)))
+        return DeviceMapped(self._dataset, device, (*self._functions, checked(function, device)))
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(type(self._dataset), name):
@@ -81,6 +87,10 @@ class BatchFunction:
 
     random = False  # it draws random numbers
 
+    def placed(self, device: Any) -> BatchFunction:
+        """Return the function for a device, or raise an error if it cannot run there."""
+        return self
+
     def __call__(self, batch: Any, rows: Rows) -> Any:
         raise NotImplementedError
 
@@ -90,15 +100,24 @@ def same_device(one: Any, other: Any) -> bool:
     return bool(one == other or str(one) == str(other))
 
 
-def checked(function: Any) -> Function:
+# The operations of penstock.image that take on="device".
+ON_DEVICE = (
+    *("center_crop", "color_jitter", "decode", "erase", "grayscale", "normalize", "pad"),
+    *("random_affine", "random_crop", "random_flip", "random_resized_crop", "resize", "rot90"),
+    "to_chw",
+)
+
+
+def checked(function: Any, device: Any) -> Function:
     """Return a function for a device, or raise an error if it is not one."""
     if not callable(function):
         raise InvalidArgument(
             f"{function!r} is not a function of a device; native operations run in the workers, "
-            "without device=",
+            'without device=. Of penstock.image these run on a device, with on="device": '
+            + ", ".join(ON_DEVICE),
             "map",
         )
-    return function  # type: ignore[no-any-return]
+    return function.placed(device) if isinstance(function, BatchFunction) else function
 
 
 class Functions:
@@ -133,6 +152,37 @@ class Functions:
                 "give one device",
                 "map",
             )
+
+    def spec(self, spec: Any) -> Any:
+        """Return the schema of the results: they run once, on a batch without rows.
+
+        Parameters
+        ----------
+        spec : nest of TensorSpec
+            Of the batches that they get; None: unknown.
+
+        Raises
+        ------
+        InvalidArgument
+            The schema has unknown lengths, or a function fails without rows.
+        """
+        if not self or spec is None:
+            return spec
+        empty = mapped(_without_rows, spec)
+        try:
+            made = self.applied(_there(empty, self.device), Rows(0, 0, 0))
+        except Exception as error:
+            raise InvalidArgument(
+                f"functions of the device fail with a batch without rows ({error}); take the "
+                "schema from a batch",
+                "element_spec",
+            ) from error
+        rows = leaves_of(spec)[0].shape[0]
+
+        def with_rows(leaf: Any) -> Any:
+            return replace(leaf, shape=(rows, *leaf.shape[1:])) if leaf.shape[:1] == (0,) else leaf
+
+        return mapped(with_rows, spec_of_value(made))
 
     def applied(self, batch: Any, rows: Rows) -> Any:
         """Return the results for one batch. A tuple is given as arguments."""
@@ -227,6 +277,31 @@ def worked(place: Place, functions: Functions, rows: Callable[[], Rows]) -> Work
 class _Failed:
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+def _without_rows(leaf: TensorSpec) -> Any:
+    """Return a leaf of a batch without rows."""
+    if leaf.dtype in (bytes, str):
+        return Ragged(np.zeros(0, np.uint8), np.zeros(1, np.int64), leaf.dtype.__name__)
+    if None in leaf.shape[1:] or not isinstance(leaf.dtype, np.dtype):
+        raise InvalidArgument(
+            f"{leaf} is not known before there is a batch, and so is not what functions of a "
+            "device make of it; take the schema from a batch",
+            "element_spec",
+        )
+    return np.zeros((0, *leaf.shape[1:]), leaf.dtype)
+
+
+def _there(batch: Any, device: Any) -> Any:
+    """Return a batch without rows on a device."""
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(device, (jax.Device, jax.sharding.Sharding)):
+        return mapped(lambda a: jax.device_put(a, device) if _has_numbers(a) else a, batch)
+    return mapped(lambda a: tensor_of_leaf(a).to(device) if _has_numbers(a) else a, batch)
+
+
+def _has_numbers(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
 
 
 def _storage(leaf: Any) -> int | None:

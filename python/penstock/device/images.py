@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
+from .. import _engine
+from ..base.ragged import Ragged
 from ..errors import InvalidArgument
+from .arrays import Arrays, Numbers, arrays_of
 from .functions import BatchFunction, Rows
-from .words import JaxWords, TorchWords, Words, derived_key, halves, philox
+
+
+class ImageList(list[Any]):
+    """Images of different sizes on a device, such as `image.decode` makes there.
+
+    uint8 ``(height, width, channels)`` each. `image.resize` and `image.random_resized_crop` make
+    one array of them.
+
+    Parameters
+    ----------
+    images : iterable of array
+    empty : array, optional
+        REQUIRED if there are no images: uint8 ``(0, 1, 1, channels)``.
+    """
+
+    def __init__(self, images: Iterable[Any], empty: Any = None) -> None:
+        super().__init__(images)
+        self.empty = empty
 
 
 class ImageFunction(BatchFunction):
     """An operation on fields of a batch. Immutable; any thread."""
+
+    dtypes: tuple[str, ...] = ("uint8", "float32")
 
     def __init__(self, name: str, fields: Sequence[str]) -> None:
         self._name = name
@@ -23,7 +44,7 @@ class ImageFunction(BatchFunction):
 
     def __call__(self, batch: Any, rows: Rows) -> Any:
         """Return the batch with other fields; the rest is passed on."""
-        if not isinstance(batch, (dict, tuple, list)):
+        if not isinstance(batch, (dict, tuple, list)) or isinstance(batch, ImageList):
             if self._fields != ("",):
                 self._refuse("the batch is one array, and its name is ''")
             return self._applied(batch, rows)
@@ -41,9 +62,15 @@ class ImageFunction(BatchFunction):
         raise NotImplementedError
 
     def _check(self, images: Any, axes: tuple[int, ...]) -> None:
+        if isinstance(images, ImageList):
+            self._refuse('images have different sizes; resize them before, with on="device"')
+        if isinstance(images, Ragged):
+            self._refuse(f"images are {images!r}; decode and resize them before")
         name = str(getattr(images, "dtype", "")).removeprefix("torch.")
-        if name not in ("uint8", "float32"):
-            self._refuse(f"images are {name or type(images).__name__}; give uint8 or float32")
+        if name not in self.dtypes:
+            self._refuse(
+                f"images are {name or type(images).__name__}; give {' or '.join(self.dtypes)}"
+            )
         if images.ndim not in axes:
             self._refuse(f"a batch of images has shape {tuple(images.shape)}")
 
@@ -103,88 +130,57 @@ class ToChw(ImageFunction):
         return images.transpose(0, 3, 1, 2)
 
 
-class RandomCrop(ImageFunction):
-    """A box of every image, at the place that the workers' operation draws."""
+class PixelFunction(ImageFunction):
+    """A native operation that runs on a device.
 
-    random = True
+    The engine checks its arguments and draws its random numbers, on the host, so both are those of
+    the workers. The host computes what has few numbers for each image (`_numbers`), and the device
+    what has many (`_pixels`).
 
-    def __init__(self, height: int, width: int, fields: Sequence[str]) -> None:
-        super().__init__("image.random_crop", fields)
-        self._size = height, width
-
-    def _applied(self, images: Any, rows: Rows) -> Any:
-        self._check(images, (3, 4))
-        height, width = self._size
-        free = images.shape[1] - height, images.shape[2] - width
-        if min(free) < 0:
-            self._refuse(f"images of {tuple(images.shape[1:3])} are smaller than {self._size}")
-        words, arange = _arithmetic(images)
-        drawn = _drawn(words, arange, images.shape[0], rows)
-        top = _below(words, drawn[0], drawn[1], free[0] + 1)
-        left = _below(words, drawn[2], drawn[3], free[1] + 1)
-        down = top[:, None, None] + arange(height)[None, :, None]
-        right = left[:, None, None] + arange(width)[None, None, :]
-        return images[arange(images.shape[0])[:, None, None], down, right]
-
-
-class RandomFlip(ImageFunction):
-    """Every image mirrored or not, as the workers' operation draws it."""
-
-    random = True
-
-    def __init__(self, horizontal: float, vertical: float, fields: Sequence[str]) -> None:
-        super().__init__("image.random_flip", fields)
-        for p in (horizontal, vertical):
-            if not 0 <= p <= 1:
-                self._refuse(f"a probability is {p}; give 0 to 1")
-        self._each = (2, horizontal), (1, vertical)  # the axis of each
-
-    def _applied(self, images: Any, rows: Rows) -> Any:
-        self._check(images, (3, 4))
-        words, arange = _arithmetic(images)
-        drawn = _drawn(words, arange, images.shape[0], rows)
-        for i, (axis, p) in enumerate(self._each):
-            if p == 0:
-                continue
-            flipped = _less(words, drawn[2 * i], drawn[2 * i + 1], p)
-            flipped = flipped.reshape(-1, *[1] * (images.ndim - 1))
-            images = words.where(flipped, words.reversed(images, axis), images)
-        return images
-
-
-def _arithmetic(images: Any) -> tuple[Any, Callable[[int], Any]]:
-    """Return the words of the images' framework, and its `arange` on their device."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(images, torch.Tensor):
-        return TorchWords(), lambda n: torch.arange(n, device=images.device)
-    import jax.numpy as jnp
-
-    return JaxWords(), lambda n: jnp.arange(n, dtype=jnp.uint32)
-
-
-def _drawn(words: Words, arange: Callable[[int], Any], count: int, rows: Rows) -> tuple[Any, ...]:
-    """Return the first four words of the engine's RandomStream at the address of each row."""
-    low, high = halves(rows.first)
-    lower = words.add(arange(count), low)
-    upper = words.carried(lower, low, high)
-    key = derived_key(rows.seed, rows.epoch, 0)
-    return philox(words, (0, rows.operation, lower, upper), key)
-
-
-def _below(words: Words, low: Any, high: Any, n: int) -> Any:
-    """Return the engine's `RandomStream::below(n)`, but for one case in 2^48.
-
-    Then the engine draws again, so that all results are equally likely.
+    Parameters
+    ----------
+    operation : Op of the engine
+        The same operation, in the workers.
+    fields : list of str
     """
-    part = words.multiply_high(low, n)
-    total = words.add(words.multiply(high, n), part)
-    return words.carried(total, part, words.multiply_high(high, n))
 
+    flat = True  # images without an axis of channels stay so
 
-def _less(words: Words, low: Any, high: Any, p: float) -> Any:
-    """Return whether the engine's `RandomStream::uniform()` is below `p` > 0."""
-    limit = math.ceil(p * (1 << 53)) - 1  # the largest of the 53 bits that is below p
-    upper, lower = limit >> 21, limit & ((1 << 21) - 1)
-    return (high < words.word(upper)) | (
-        (high == words.word(upper)) & (low >> words.word(11) <= words.word(lower))
-    )
+    def __init__(self, operation: Any, fields: Sequence[str]) -> None:
+        super().__init__(operation.title().partition("(")[0], fields)
+        self._operation = operation
+
+    def _drawn(self, sizes: Sequence[tuple[int, int]], rows: Rows) -> np.ndarray[Any, Any]:
+        """Return what `image.parameters` describes, float64, for images of these sizes."""
+        address = (rows.seed, rows.epoch, rows.first)
+        return np.asarray(
+            _engine.image_drawn_parameters(self._operation, address, rows.operation, list(sizes))
+        )
+
+    def _numbers(self, shape: tuple[int, ...], rows: Rows) -> Numbers:
+        """Return arrays for images of a shape with channels; the first axis is 1 or the batch."""
+        return ()
+
+    def _pixels(self, xp: Arrays, images: Any, *numbers: Any) -> Any:
+        """Return the result for images with channels. jax compiles it."""
+        raise NotImplementedError
+
+    def _applied(self, images: Any, rows: Rows) -> Any:
+        self._check(images, (3, 4))
+        flat = images.ndim == 3
+        if flat:
+            images = images[..., None]
+        made = self._in_parts(images, self._numbers(tuple(images.shape), rows))
+        return made[..., 0] if flat and self.flat else made
+
+    def _in_parts(self, images: Any, numbers: Numbers) -> Any:
+        xp = arrays_of(images)
+        count = max(xp.part_values // max(int(np.prod(images.shape[1:])), 1), 1)
+        if images.shape[0] <= count:
+            return xp.run(self._pixels, images, numbers)
+        parts = []
+        for begin in range(0, images.shape[0], count):
+            end = begin + count
+            of_part = [each if each.shape[0] == 1 else each[begin:end] for each in numbers]
+            parts.append(xp.run(self._pixels, images[begin:end], of_part))
+        return xp.concatenate(parts, 0)

@@ -432,8 +432,11 @@ class Resident(Restorable, Closing):
 
     @property
     def element_spec(self) -> Any:
-        """The schema of a batch in memory of the host, as `penstock.Dataset.element_spec`."""
-        return self._loader.element_spec
+        """The schema of a batch in memory of the host, as `penstock.Dataset.element_spec`.
+
+        With functions of a device, that of their results, as of `penstock.torch.feed`.
+        """
+        return self._functions.spec(self._loader.element_spec)
 
     def stats(self) -> dict[str, Any]:
         """Return counters.

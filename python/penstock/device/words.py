@@ -24,16 +24,8 @@ class Words(Protocol):
     def multiply_high(self, a: Any, k: Any) -> Any:
         """The upper 32 bits of the 64-bit product."""
 
-    def carried(self, total: Any, part: Any, k: Any) -> Any:
-        """`k`, plus 1 where the sum `total` of `part` and another word has wrapped."""
-
     def xor(self, a: Any, k: Any) -> Any: ...
     def minimum(self, a: Any, b: Any) -> Any: ...
-    def where(self, condition: Any, a: Any, b: Any) -> Any:
-        """Arrays of any type: `a` where the condition is true, else `b`."""
-
-    def reversed(self, a: Any, axis: int) -> Any:
-        """An array of any type, from its end to its start along an axis."""
 
 
 class PythonWords:
@@ -54,20 +46,11 @@ class PythonWords:
     def multiply_high(self, a: int, k: int) -> int:
         return (a * k) >> 32
 
-    def carried(self, total: int, part: int, k: int) -> int:
-        return (k + (total < part)) & _MASK
-
     def xor(self, a: int, k: int) -> int:
         return a ^ k
 
     def minimum(self, a: int, b: int) -> int:
         return min(a, b)
-
-    def where(self, condition: bool, a: Any, b: Any) -> Any:
-        return a if condition else b
-
-    def reversed(self, a: Any, axis: int) -> Any:
-        raise TypeError("an int has no axes")
 
 
 class TorchWords:
@@ -98,17 +81,6 @@ class TorchWords:
         import torch
 
         return torch.minimum(a, b)
-
-    def carried(self, total: Any, part: Any, k: Any) -> Any:
-        return (k + (total < part)) & _MASK
-
-    def where(self, condition: Any, a: Any, b: Any) -> Any:
-        import torch
-
-        return torch.where(condition, a, b)
-
-    def reversed(self, a: Any, axis: int) -> Any:
-        return a.flip(axis)
 
 
 class JaxWords:
@@ -143,19 +115,6 @@ class JaxWords:
         import jax.numpy as jnp
 
         return jnp.minimum(a, b)
-
-    def carried(self, total: Any, part: Any, k: Any) -> Any:
-        return self.word(k) + (total < self.word(part))
-
-    def where(self, condition: Any, a: Any, b: Any) -> Any:
-        import jax.numpy as jnp
-
-        return jnp.where(condition, a, b)
-
-    def reversed(self, a: Any, axis: int) -> Any:
-        import jax.numpy as jnp
-
-        return jnp.flip(a, axis)
 
 
 PYTHON = PythonWords()

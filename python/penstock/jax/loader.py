@@ -108,8 +108,15 @@ class JaxLoader(StagedLoader):
 
     @property
     def element_spec(self) -> Any:
-        """As for `penstock.Loader`, with jax's types; before functions of a device."""
-        return with_types(super().element_spec, jax.dtypes.canonicalize_dtype)
+        """As for `penstock.Loader`, with jax's types.
+
+        Functions of a device run once for it, on a batch without rows. If they fail with one, or
+        lengths are unknown, it is an `InvalidArgument`.
+        """
+        spec = super().element_spec
+        if self._functions:
+            return self._functions.spec(spec)
+        return with_types(spec, jax.dtypes.canonicalize_dtype)
 
     def _placed(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
         if self._functions:

@@ -95,7 +95,7 @@ class TensorLoader(StagedLoader):
         info = source_info(functions.source, samples, on_error, streams)
         info.for_device = place is not None and place.reads_in_place
         super().__init__(info, Ahead(0 if place is None else ahead), **options)
-        self._place = place
+        self._place, self._functions = place, functions
         if place is not None:
             self._device_lanes = place.lanes
         self._way: Place | Worked | None = place
@@ -118,8 +118,15 @@ class TensorLoader(StagedLoader):
 
     @property
     def element_spec(self) -> Any:
-        """As for `penstock.Loader`, with torch's types; before functions of a device."""
-        return with_types(super().element_spec, _type_of)
+        """As for `penstock.Loader`, with torch's types.
+
+        Functions of a device run once for it, on a batch without rows. If they fail with one, or
+        lengths are unknown, it is an `InvalidArgument`.
+        """
+        spec = super().element_spec
+        if self._functions:
+            return self._functions.spec(spec)
+        return with_types(spec, _type_of)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of `penstock.Loader.stats`, and ``device`` if there is one.
