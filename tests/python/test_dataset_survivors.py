@@ -198,9 +198,9 @@ def test_so_it_is_in_processes(stage: str, where: str) -> None:
 @pytest.mark.parametrize(
     ("stage", "where"),
     [
-        pytest.param(stage, where, marks=() if number % 10 == 0 else pytest.mark.soak)
+        pytest.param(stage, where, marks=() if number == 10 * place else pytest.mark.soak)
         for number, stage in enumerate(STAGES)
-        for where in STREAMS
+        for place, where in enumerate(STREAMS)
     ],
 )
 def test_so_it_is_in_spawned_processes(stage: str, where: str) -> None:
@@ -234,7 +234,7 @@ def test_nor_does_it_behind_any_state(stage: str) -> None:
                         next(steps)
 
 
-@each(MODES, (SPAWN,))
+@pytest.mark.parametrize("mode", [*MODES, pytest.param(SPAWN, marks=SOAK)], ids=str)
 @pytest.mark.parametrize("stream", STREAMS)
 def test_take_and_skip_of_a_stream_are_all_survivors(stream: str, mode: Mode) -> None:
     for n in (0, 1, 2, 5, 7, 19, 20, 30):
@@ -287,7 +287,7 @@ INDEXED: dict[str, tuple[Stage, Callable[[Positions], Positions]]] = {
 }
 
 
-@each(MODES, (SPAWN,))
+@pytest.mark.parametrize("mode", [*MODES, pytest.param(SPAWN, marks=SOAK)], ids=str)
 @pytest.mark.parametrize("stage", INDEXED)
 def test_in_what_is_indexed_a_lost_element_keeps_its_position(stage: str, mode: Mode) -> None:
     make, positions = INDEXED[stage]
