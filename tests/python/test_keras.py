@@ -6,6 +6,9 @@ backend runs all of them.
 
 from __future__ import annotations
 
+import fcntl
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,22 +22,35 @@ CHECKS = [
     for check in ["start", *names_in(Path(__file__).with_name(f"{child}.py"))]
 ]
 
-pytestmark = pytest.mark.timeout(MOST_S + 20)
+pytestmark = pytest.mark.timeout(2 * MOST_S)
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> dict[str, dict[str, str]]:
-    return {}
+def outcomes(
+    tmp_path_factory: pytest.TempPathFactory, worker_id: str
+) -> Callable[[str], dict[str, str]]:
+    """The results of a backend; of several processes of pytest, one runs the checks."""
+    folder = tmp_path_factory.getbasetemp()
+    if worker_id != "master":
+        folder = folder.parent
+
+    def of(backend: str) -> dict[str, str]:
+        kept = folder / f"keras-{backend}.json"
+        with open(kept.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                kept.write_text(json.dumps(run(backend, *CHILDREN)))
+        found: dict[str, str] = json.loads(kept.read_text())
+        return found
+
+    return of
 
 
-# The backend is the outer one: a process of pytest that takes over some of the tests starts few.
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_keras(backend: str, check: str, outcomes: dict[str, dict[str, str]]) -> None:
+def test_keras(backend: str, check: str, outcomes: Callable[[str], dict[str, str]]) -> None:
     if missing(backend) is not None:
         pytest.skip(f"could not import '{missing(backend)}'")
-    if backend not in outcomes:
-        outcomes[backend] = run(backend, *CHILDREN)
-    found = outcomes[backend]
+    found = outcomes(backend)
     result = found.get(check, found[""])
     assert result == "PASSED", result
