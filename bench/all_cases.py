@@ -9,6 +9,7 @@ from cases import (
     batcher,
     channel,
     counters,
+    device,
     device_staging,
     far,
     hdf5,
@@ -71,6 +72,7 @@ _MODULES = (
     population,
     loop,
     counters,
+    device,
     device_staging,
     resident,
 )
