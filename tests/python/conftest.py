@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -20,6 +21,21 @@ GRACE_S = 5.0
 # A shell's "&" and nohup ignore SIGINT, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What jax compiled is kept for all processes of the tests, and for later runs."""
+    if config.pluginmanager.hasplugin("cacheprovider"):
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("jax")))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frameworks_are_no_garbage() -> None:
+    """Collections look at what the module's tests made, not at the objects of frameworks."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,15 @@
-"""Checks that run in a process for each backend of Keras: KERAS_BACKEND counts once per process.
+"""Checks that run in one process for each backend of Keras: KERAS_BACKEND counts once per process.
 
-A child (such as keras_child.py) has functions without parameters, each a check, and ends with
-`main(globals())`, which prints one line with the result of each check.
+A child (such as keras_child.py) is a module of functions without parameters, each a check.
+`python keras_checks.py keras_child ...` runs the checks of these modules, and prints one line with
+the result of each.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
-import inspect
 import os
 import subprocess
 import sys
@@ -32,11 +33,12 @@ def missing(backend: str) -> str | None:
     return next((name for name in modules if importlib.util.find_spec(name) is None), None)
 
 
-def run(child: Path, backend: str, *arguments: str) -> dict[str, str]:
+def run(backend: str, *arguments: str, script: Path = Path(__file__)) -> dict[str, str]:
+    """Run a script with these arguments; return the result of each check, and the end for ""."""
     environment = {**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(
-            [sys.executable, str(child), *arguments],
+            [sys.executable, str(script), *arguments],
             env=environment,
             capture_output=True,
             text=True,
@@ -57,26 +59,25 @@ def run(child: Path, backend: str, *arguments: str) -> dict[str, str]:
     return found
 
 
-def main(namespace: dict[str, object]) -> None:
-    """In the child: run the named checks, or all."""
+def main(child: str) -> None:
+    """Run the checks of a module, which the same backend has to serve."""
+    namespace = vars(importlib.import_module(child))
     import keras
 
     assert keras.backend.backend() == os.environ["KERAS_BACKEND"]
-    print("PASSED start", flush=True)
-    found = {
-        name: value
-        for name, value in namespace.items()
-        if inspect.isfunction(value)
-        and value.__module__ == "__main__"
-        and not inspect.signature(value).parameters
-        and not name.startswith("_")
-    }
-    for name in sys.argv[1:] or found:
+    print(f"PASSED {child}.start", flush=True)
+    for name in names_in(Path(__file__).with_name(f"{child}.py")):
         began = time.monotonic()
         try:
-            found[name]()
+            namespace[name]()
         except BaseException as error:
             traceback.print_exc()
-            print(f"FAILED {name}: {type(error).__name__}: {error}".replace("\n", " "), flush=True)
+            said = f"{type(error).__name__}: {error}".replace("\n", " ")
+            print(f"FAILED {child}.{name}: {said}", flush=True)
         else:
-            print(f"PASSED {name} {time.monotonic() - began:.1f}", flush=True)
+            print(f"PASSED {child}.{name} {time.monotonic() - began:.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        main(name)

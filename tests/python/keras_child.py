@@ -1,7 +1,4 @@
-"""Checks of penstock.keras, in a process of their own: KERAS_BACKEND counts once per process.
-
-test_keras.py runs ``python keras_child.py`` for every backend, which prints one line per check.
-"""
+"""Checks of penstock.keras; test_keras.py runs them for every backend."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ import numpy as np
 import pytest
 
 import penstock
-from keras_checks import main
 from keras_datasets import Batches
 from keras_models import KerasBatches, Recorder, indices, model_of
 from penstock.base import notes
@@ -540,7 +536,3 @@ def a_generator_restores_after_its_last_batch():
         feed.restore(state)
         model_of(recorder).fit(feed, verbose=0)
     assert indices(recorder) == [0, 1, 2, 3], recorder.seen
-
-
-if __name__ == "__main__":
-    main(globals())

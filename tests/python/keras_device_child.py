@@ -5,13 +5,13 @@ The device is the driver for tests, whose library is the first argument.
 
 from __future__ import annotations
 
-import runpy
 import sys
 from pathlib import Path
 
 import torch
 
 import fake_cuda
+from keras_checks import main
 from penstock.device import place
 from penstock.keras import py_dataset
 
@@ -25,11 +25,11 @@ def _tensor(staged):
 
 
 if __name__ == "__main__":
-    library = Path(sys.argv.pop(1))
+    library = Path(sys.argv[1])
     fake_cuda.Tensor.driver = fake_cuda.Driver(library)
     place.library = str(library)
     place.check_torch = lambda: None
     place.tensor_from = _tensor
     py_dataset._torch_device = lambda: "cuda:0"
-    runpy.run_path(str(Path(__file__).with_name("keras_child.py")), run_name="__main__")
+    main("keras_child")
     print("PASSED staged", staged_arrays)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import penstock
-from keras_checks import main
 from penstock import train
 
 ROWS, SIZE = 107, 8  # 13 steps of 8 and one of 3
@@ -279,7 +278,3 @@ def online_learns_what_train_on_batch_learns_and_goes_on_from_its_snapshot():
     for one, other in zip(model.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
     assert int(model.optimizer.iterations) == 10
-
-
-if __name__ == "__main__":
-    main(globals())

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import penstock
-from keras_checks import main
 from penstock import train
 
 LANES, WINDOW, WIDTH = 3, 4, 2
@@ -140,7 +139,3 @@ def what_does_not_fit_is_said():
     )
     with pytest.raises(penstock.InvalidArgument, match="Bidirectional"):
         train.predict(both, _sequences(), stateful=True)
-
-
-if __name__ == "__main__":
-    main(globals())

@@ -17,6 +17,7 @@ from contract import INLINE, KINDS, PROCESSES, THREADS, Mode, each, options, pas
 from penstock import Dataset
 
 ELEMENTS = 12
+SOAK = (pytest.mark.slow, pytest.mark.soak)
 
 
 class ThatOneIsReal:
@@ -113,7 +114,7 @@ CHAINS: dict[str, Callable[[int], Dataset]] = {
 
 
 @each(KINDS, ())
-@pytest.mark.parametrize("at", [1, 2, 3, 7, 11])
+@pytest.mark.parametrize("at", [1, *(pytest.param(n, marks=SOAK) for n in (2, 7)), 3, 11])
 @pytest.mark.parametrize("name", CHAINS)
 def test_an_element_unlike_the_first_one_fails_alone(name: str, at: int, mode: Mode) -> None:
     """In line and with workers, for any chunks of elements, and for any state."""

@@ -15,6 +15,7 @@ from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, each, options, pas
 from penstock import Dataset
 
 MODES = (INLINE, THREADS, PROCESSES)
+SOAK = (pytest.mark.slow, pytest.mark.soak)
 LENGTH = 24
 LOST = (2, 7, 8, 17)
 SURVIVORS = [n for n in range(LENGTH) if n not in LOST]
@@ -163,28 +164,47 @@ def fed(dataset: Dataset, mode: Mode, on_error: str = "skip") -> list[Any]:
         return passed(feed)
 
 
-@each(MODES, ())
-@pytest.mark.parametrize("stage", STAGES)
-def test_in_a_stream_a_lost_element_never_existed(stage: str, mode: Mode) -> None:
+def check_stream(stage: str, where: str, mode: Mode) -> None:
     expected = fed(STAGES[stage](NUMBERS.filter(not_lost).map(same)), INLINE)
-    for where, stream in STREAMS.items():
-        assert fed(STAGES[stage](stream), mode) == expected, where
-        # For policies before the stage and after it.
-        assert fed(STAGES[stage](stream.on_error("skip")), mode, "raise") == expected, where
-        if stage != "split_batch":  # which must be the last stage
-            assert fed(STAGES[stage](stream).on_error("skip"), mode, "raise") == expected, where
+    stream = STREAMS[where]
+    assert fed(STAGES[stage](stream), mode) == expected
+    # For policies before the stage and after it.
+    assert fed(STAGES[stage](stream.on_error("skip")), mode, "raise") == expected
+    if stage != "split_batch":  # which must be the last stage
+        assert fed(STAGES[stage](stream).on_error("skip"), mode, "raise") == expected
+
+
+@each((INLINE, THREADS), ())
+@pytest.mark.parametrize("where", STREAMS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_in_a_stream_a_lost_element_never_existed(stage: str, where: str, mode: Mode) -> None:
+    check_stream(stage, where, mode)
+
+
+@pytest.mark.parametrize(
+    ("stage", "where"),
+    [
+        pytest.param(stage, where, marks=() if number % len(STREAMS) == place else SOAK)
+        for number, stage in enumerate(STAGES)
+        for place, where in enumerate(STREAMS)
+    ],
+)
+def test_so_it_is_in_processes(stage: str, where: str) -> None:
+    """Each stage behind one of the streams, and all of them in a soak."""
+    check_stream(stage, where, PROCESSES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "stage",
+    ("stage", "where"),
     [
-        pytest.param(stage, marks=() if number % 10 == 0 else pytest.mark.soak)
+        pytest.param(stage, where, marks=() if number == 10 * place else pytest.mark.soak)
         for number, stage in enumerate(STAGES)
+        for place, where in enumerate(STREAMS)
     ],
 )
-def test_so_it_is_in_spawned_processes(stage: str) -> None:
-    test_in_a_stream_a_lost_element_never_existed(stage, SPAWN)
+def test_so_it_is_in_spawned_processes(stage: str, where: str) -> None:
+    check_stream(stage, where, SPAWN)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -214,7 +234,7 @@ def test_nor_does_it_behind_any_state(stage: str) -> None:
                         next(steps)
 
 
-@each(MODES, (SPAWN,))
+@pytest.mark.parametrize("mode", [*MODES, pytest.param(SPAWN, marks=SOAK)], ids=str)
 @pytest.mark.parametrize("stream", STREAMS)
 def test_take_and_skip_of_a_stream_are_all_survivors(stream: str, mode: Mode) -> None:
     for n in (0, 1, 2, 5, 7, 19, 20, 30):
@@ -267,7 +287,7 @@ INDEXED: dict[str, tuple[Stage, Callable[[Positions], Positions]]] = {
 }
 
 
-@each(MODES, (SPAWN,))
+@pytest.mark.parametrize("mode", [*MODES, pytest.param(SPAWN, marks=SOAK)], ids=str)
 @pytest.mark.parametrize("stage", INDEXED)
 def test_in_what_is_indexed_a_lost_element_keeps_its_position(stage: str, mode: Mode) -> None:
     make, positions = INDEXED[stage]

@@ -20,10 +20,22 @@ pytestmark = pytest.mark.timeout(90)
 
 ONE, TWO = Mode(1, "fork"), Mode(2, "fork")
 OTHERS = (SPAWN, Mode(2, "forkserver"))
+ENDS = ("SIGKILL", "SIGSEGV", "SIGABRT", "0", "3")  # signals and exit codes
+SOAK = (pytest.mark.slow, pytest.mark.soak)
 
 
-@each((TWO,), OTHERS)
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGSEGV", "SIGABRT", "0", "3"])
+@pytest.mark.parametrize(
+    ("mode", "how"),
+    [
+        *((TWO, how) for how in ENDS),
+        *(
+            pytest.param(mode, how, marks=pytest.mark.slow if how in ("SIGKILL", "0") else SOAK)
+            for mode in OTHERS
+            for how in ENDS
+        ),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("when", ["before", "after", "sending"])
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_a_dead_worker_loses_no_batch(batch_size, when, how, mode, tmp_path):

@@ -18,7 +18,7 @@ def test_feeds_through_a_device_do_all_that_feeds_of_memory_do(tmp_path: Path) -
     if missing("torch") is not None:
         pytest.skip(f"could not import '{missing('torch')}'")
     library = fake_cuda.build(tmp_path)
-    found = run(HERE / "keras_device_child.py", "torch", str(library))
-    checks = ["staged", *names_in(HERE / "keras_child.py")]
+    found = run("torch", str(library), script=HERE / "keras_device_child.py")
+    checks = ["staged", *(f"keras_child.{name}" for name in names_in(HERE / "keras_child.py"))]
     failed = {name: found.get(name, found[""]) for name in checks if found.get(name) != "PASSED"}
     assert not failed
