@@ -77,6 +77,11 @@ class Allocator {
   // share(), as a Lease in this process; an empty Lease if share() fails.
   Lease lease(void* block);
 
+  // Adds one lease to the live block that contains this address. The block may have been released
+  // already if the caller knows of another lease that stays meanwhile. nullopt: there is no such
+  // block, or no memory for the header of its first lease.
+  std::optional<Ref> share_holding(const void* inside) noexcept;
+
   // Like realloc(): keeps the contents up to the smaller size, in place if possible. A block with
   // outstanding leases never shrinks in place below their size. nullptr, and `block` unchanged, if
   // there is no memory. `block` nullptr: allocate().

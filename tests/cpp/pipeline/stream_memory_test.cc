@@ -170,7 +170,7 @@ Pass pass_of(const Dataset& dataset, uint64_t max_bytes,
       std::memcpy(&number, stream_chunk.block.row(row)[0].second.data(), sizeof(number));
       pass.numbers.push_back(number);
     }
-    arena.release(memory);
+    StreamChunk::release(arena, made->offset);
     pass.places.push_back(made->after);
   }
   return pass;
