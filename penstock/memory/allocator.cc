@@ -65,7 +65,7 @@ struct Allocator::Impl final : ForkAware {
 
   Impl(std::shared_ptr<Region> the_region, Options options)
       : region(std::move(the_region)),
-        pages(region, options.retain, options.max_bytes),
+        pages(region, {options.retain, options.max_bytes, options.soft_limit}),
         blocks(size_class::kCount + 1),
         ledger(options.ledger),
         wait_for_returns(options.wait_for_returns) {

@@ -29,6 +29,9 @@ class Allocator {
     size_t retain = SIZE_MAX;
     // The limit of all memory held, live and free. Allocations beyond it fail.
     size_t max_bytes = SIZE_MAX;
+    // Before the memory held grows beyond this, pages of free stretches are returned to the system.
+    // So memory that is free but too fragmented to be used adds nothing to it.
+    size_t soft_limit = SIZE_MAX;
     // Before faulting in 4 MiB or more, waits for a lease to be returned, if leases were returned
     // recently. Waits at most as long as the page faults would take. Not for a thread that holds
     // the leases itself.

@@ -51,7 +51,6 @@ StreamReader::StreamReader(std::shared_ptr<const Plan> plan, const Options& opti
   if (options.parallel_maps != nullptr) {
     options.parallel_maps->set_wake([this] { wake(); });
   }
-  if (budget.bounded()) first_ticket_.set_minimum(budget.total() / 2);
   clock_.count_into(stages_);
 }
 
