@@ -9,6 +9,7 @@ from cases import (
     batcher,
     channel,
     counters,
+    device,
     device_staging,
     far,
     hdf5,
@@ -73,6 +74,7 @@ _MODULES = (
     population,
     loop,
     counters,
+    device,
     device_staging,
     resident,
 )

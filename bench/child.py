@@ -8,8 +8,7 @@ import resource
 import sys
 import traceback
 
-# Peers must not look for a device, or print much.
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+# Peers must not print much.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
@@ -20,6 +19,8 @@ def main() -> None:
 
     key, name, size = sys.argv[1:4]
     case = CASES[key]
+    if not case.on_device:  # peers must not look for one
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     result: Figures
     try:
         if name == "--prepare":

@@ -98,6 +98,7 @@ class Case:
     targets: list[Target] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
     prepare: Callable[[Size], None] = lambda size: None
+    on_device: bool = False  # uses a GPU where there is one
 
     def entry(
         self, name: str, role: str, note: str = "", quick: bool = True, beside: str = ""

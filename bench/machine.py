@@ -14,7 +14,9 @@ PEERS += ("pyzmq", "redis", "hiredis", "ray")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores, memory, system, and the versions of all measured packages."""
+    """Processor, cores, memory, devices, system, and the versions of all measured packages."""
+    from penstock.device.place import cuda_devices
+
     cpu = Path("/proc/cpuinfo").read_text(errors="replace")
     found = re.search(r"^model name\s*:\s*(.+)$", cpu, re.M)
     numbers = [re.search(rf"^{key}\s*:\s*(\d+)$", cpu, re.M) for key in ("cpu family", "model")]
@@ -31,6 +33,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "processor": processor,
         "cores": len(os.sched_getaffinity(0)),
+        "devices": [name for name, _ in cuda_devices()],
         "memory_gib": round(int(memory[1]) / 2**20, 1) if memory else None,
         "system": f"Linux {platform.release().split('-')[0]}, glibc {platform.libc_ver()[1]}",
         "python": platform.python_version(),
@@ -40,6 +43,7 @@ def describe_machine() -> dict[str, Any]:
 
 def name_of_machine(machine: dict[str, Any]) -> str:
     """A file name for this kind of machine: ``2-core-amd-epyc-family-25-model-17``."""
-    words = re.sub(r"\([A-Z]+\)|@ [\d.]+ ?GHz|\bCPU\b", " ", machine["processor"])
+    parts = " ".join([machine["processor"], *machine["devices"]])
+    words = re.sub(r"\([A-Z]+\)|@ [\d.]+ ?GHz|\bCPU\b", " ", parts)
     slug = "-".join(re.findall(r"[a-z0-9]+", words.lower()))
     return f"{machine['cores']}-core-{slug}"

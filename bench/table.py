@@ -131,10 +131,12 @@ def main() -> int:
         for name, version in machine["versions"].items()
         if version != "not installed"
     )
+    device = "".join(f" with {name}" for name in machine.get("devices", ()))
     print(
         f"\nMedians {'(and spread) ' if full else ''}of {' to '.join(map(str, rounds))} rounds on "
-        f"{machine['cores']} cores of {machine['processor']}, {machine['memory_gib']:.0f} GiB, "
-        f"{machine['system']}, Python {machine['python']}; {versions}."
+        f"{machine['cores']} cores of {machine['processor']}{device}, "
+        f"{machine['memory_gib']:.0f} GiB, {machine['system']}, "
+        f"Python {machine['python']}; {versions}."
     )
     return 0
 

@@ -26,6 +26,7 @@ CASE = Case(
         Target("epoch", OURS, HAND, at_least=1, says="not slower than torch by hand"),
         Target("epoch", OURS_JAX, HAND_JAX, at_least=1, says="not slower than jax by hand"),
     ],
+    on_device=True,
 )
 
 

@@ -138,6 +138,7 @@ struct Allocator::Impl final : ForkAware {
   bool drop_empty_slabs() noexcept;
   void* allocate_small(PageHeap::Lock& lock, size_t bytes);
   void* allocate(PageHeap::Lock& lock, size_t bytes) noexcept;
+  bool has_pages_for(size_t bytes) noexcept;
   // The bytes that this block adds to ledger.in_use.
   uint64_t counted(const BlockRecord& block) const {
     return block.home == BlockRecord::kLarge ? capacity(block) : 0;
@@ -350,6 +351,13 @@ void* Allocator::Impl::allocate(PageHeap::Lock& lock, size_t bytes) noexcept {
   }
   ++failures;
   return nullptr;
+}
+
+bool Allocator::Impl::has_pages_for(size_t bytes) noexcept {
+  if (abandoned || bytes <= size_class::kLargest) return true;
+  if (region->has_returns()) collect();
+  const size_t units = units_for(bytes);
+  return units <= UINT32_MAX && pages.missing(static_cast<uint32_t>(units)) == 0;
 }
 
 void Allocator::Impl::free_block(uint32_t slot) noexcept {
@@ -594,6 +602,11 @@ const std::shared_ptr<Region>& Allocator::region() const { return impl_->region;
 void* Allocator::allocate(size_t bytes) noexcept {
   PageHeap::Lock lock(impl_->mutex);
   return impl_->allocate(lock, bytes);
+}
+
+void* Allocator::allocate_without_faults(size_t bytes) noexcept {
+  PageHeap::Lock lock(impl_->mutex);
+  return impl_->has_pages_for(bytes) ? impl_->allocate(lock, bytes) : nullptr;
 }
 
 void Allocator::release(void* block) noexcept {

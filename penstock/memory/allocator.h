@@ -68,6 +68,9 @@ class Allocator {
   // 64-byte aligned, contents undefined, pages present; nullptr if there is no memory. bytes == 0
   // gives a block of the smallest size. Blocks above 256 KiB start on a 64 KiB boundary.
   void* allocate(size_t bytes) noexcept;
+  // As allocate(), but also nullptr if a large block would need new pages: faulting in 100 MiB
+  // takes tens of milliseconds.
+  void* allocate_without_faults(size_t bytes) noexcept;
 
   // Drops the owner's reference. `block`: from allocate(), or nullptr; any other address is counted
   // and ignored.

@@ -142,14 +142,14 @@ uint64_t PageHeap::fault_ns_of(uint32_t units) const {
   return static_cast<uint64_t>(fault_ns_ * units);
 }
 
-uint64_t PageHeap::fault_ns(uint32_t count) const {
-  std::optional<uint32_t> missing = spans_.missing(count, backing_);
-  if (!missing) {  // it would be allocated at the end
-    const uint32_t tail = spans_.tail();
-    missing = count - tail + backing_.missing(spans_.end() - tail, tail);
-  }
-  return fault_ns_of(*missing);
+uint32_t PageHeap::missing(uint32_t count) const {
+  if (const auto missing = spans_.missing(count, backing_)) return *missing;
+  // It would be allocated at the end.
+  const uint32_t tail = spans_.tail();
+  return count - tail + backing_.missing(spans_.end() - tail, tail);
 }
+
+uint64_t PageHeap::fault_ns(uint32_t count) const { return fault_ns_of(missing(count)); }
 
 void PageHeap::trim_to_retained() noexcept {
   size_t free_units = size_t{free_backed()} + idle_;

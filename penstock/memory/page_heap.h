@@ -33,6 +33,8 @@ class PageHeap {
   // Allocates `count` units with pages and returns the first; nullopt: no memory. May throw
   // std::bad_alloc (nothing changed).
   std::optional<uint32_t> allocate(Lock& lock, uint32_t count);
+  // How many of `count` units allocate() would have to fault in.
+  uint32_t missing(uint32_t count) const;
   // An estimate, from previous page faults, of the nanoseconds that allocate() would spend on page
   // faults; 0 if there were none.
   uint64_t fault_ns(uint32_t count) const;

@@ -36,6 +36,7 @@ EngineSettings engine_settings_of(const nb::dict& s) {
   e.workers = setting<uint32_t>(s, "workers");
   e.places = setting<uint32_t>(s, "places");
   e.processes = setting<bool>(s, "processes");
+  e.shared_memory = setting<bool>(s, "shared_memory");
   e.queue = setting<uint32_t>(s, "queue");
   e.max_bytes = setting<uint64_t>(s, "max_bytes");
   e.ordered = setting<bool>(s, "ordered");

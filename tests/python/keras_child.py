@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import warnings
 from unittest import mock
 
@@ -22,6 +23,7 @@ from keras_checks import main
 from keras_datasets import Batches
 from keras_models import KerasBatches, Recorder, indices, model_of
 from penstock.base import notes
+from penstock.keras import py_dataset
 
 WORKERS = [
     {"workers": 0},
@@ -234,6 +236,26 @@ def predict_keeps_order():
             assert predicted.tolist() == [i + 1.0 for i in range(7) for _ in range(4)], predicted
             again = model.predict(feed, verbose=0, steps=2)[:, 0]
             assert again.tolist() == [i + 3.0 for i in range(2) for _ in range(4)], again
+
+
+def functions_of_the_device_change_batches():
+    x = np.arange(40, dtype=np.float32).reshape(10, 4)
+    data = penstock.Dataset.arrays((x, x[:, :1])).batch(2)
+    backend = keras.backend.backend()
+    device = sys.modules["jax"].devices()[0] if backend == "jax" else "cpu"
+    chain = data.map(lambda x, y: (x + 1, y), device=device)
+    if backend == "tensorflow":
+        with pytest.raises(penstock.InvalidArgument, match="Keras computes with tensorflow"):
+            penstock.keras.feed(chain)
+    elif py_dataset._torch_device() is not None:
+        with pytest.raises(penstock.InvalidArgument, match="give one device"):
+            penstock.keras.feed(chain)
+    else:
+        recorder = Recorder()
+        model = model_of(recorder)
+        with penstock.keras.feed(chain, workers=1) as feed:
+            model.fit(feed, epochs=2, verbose=0)
+        assert [seen[0] for seen in recorder.seen] == 2 * list(range(1, 41, 8)), recorder.seen
 
 
 def evaluate_of_an_unbuilt_model_loses_no_batch():

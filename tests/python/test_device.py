@@ -134,6 +134,24 @@ def test_memory_of_worker_processes_is_pinned_once_and_copied_from_where_it_lies
     assert 1 <= cuda.get("cuMemHostRegister") - before <= 3
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_memory_of_worker_threads_is_copied_from_where_it_lies(cuda, workers):
+    with penstock.torch.feed(numbers(4096, 1024), device="cuda:0", workers=workers) as feed:
+        assert firsts(feed) == [0, 1024, 2048, 3072]
+        stats = feed.stats()["device"]
+    assert stats["copies"] == stats["batches"] == 4
+    assert stats["gathered_bytes"] == 0
+
+
+def test_memory_of_threads_of_a_torch_loader_is_copied_from_where_it_lies(cuda):
+    loader = penstock.torch.DataLoader(
+        Squares(), 8, num_workers=2, use_multiprocessing=False, device="cuda:0"
+    )
+    with loader:
+        assert [int(y.numpy()[0]) for _, y in loader] == [(8 * i) ** 2 for i in range(5)]
+        assert loader.stats()["device"]["gathered_bytes"] == 0
+
+
 def test_a_slow_link_changes_nothing_but_the_wait(cuda):
     cuda.set("copy_us", 5000)
     with penstock.torch.feed(numbers(), device="cuda:0", workers=2) as feed:

@@ -135,7 +135,7 @@ def test_a_device_has_several_names():
         (lambda ds: ds.map(lambda x: x, device="cuda:1"), "that of the map before is 'cpu'"),
         (lambda ds: ds.map(7, device="cpu"), "7 is not a function"),
         (iter, "come last"),
-        (penstock.Loader, "come last: give .* to penstock.torch.feed"),
+        (penstock.Loader, "come last: give .* to the feed of penstock.torch"),
         (lambda ds: feed(ds, device="meta"), "functions of the Dataset run on 'cpu'"),
         (lambda ds: penstock.device.resident(ds, "meta"), "functions of the Dataset run on 'cpu'"),
     ],

@@ -13,11 +13,24 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import resident_cases as cases  # noqa: E402
-from penstock.device import resident  # noqa: E402
+from penstock.device import resident, rows  # noqa: E402
 from penstock.device.permutation import torch_permuted  # noqa: E402
 from penstock.device.words import TorchWords, philox  # noqa: E402
 
 INLINE = {"workers": 0}
+
+
+@pytest.fixture(params=["one by one", "several at once"])
+def gathered(request, monkeypatch):
+    """Batches in memory are gathered one by one; those on a device, several at once."""
+    if request.param == "several at once":
+        made = rows.TorchRows.__init__
+
+        def init(self, device):
+            made(self, device)
+            self._together = 1000
+
+        monkeypatch.setattr(rows.TorchRows, "__init__", init)
 
 
 def plain(batch):
@@ -28,8 +41,8 @@ def plain(batch):
 class Plain(penstock.device.Resident):
     """Batches as arrays, for the shared contract."""
 
-    def _batch(self, *at):
-        return plain(super()._batch(*at))
+    def _made_of(self, *of):
+        return plain(super()._made_of(*of))
 
 
 def of_host(dataset, epochs):
@@ -65,7 +78,7 @@ def test_philox_gives_the_published_words():
 
 @pytest.mark.parametrize("max_bytes", [None, 3000], ids=["all fit", "some fit"])
 @pytest.mark.parametrize("name", cases.CHAINS)
-def test_batches_and_states_are_those_of_the_host(name, max_bytes):
+def test_batches_and_states_are_those_of_the_host(name, max_bytes, gathered):
     dataset = cases.CHAINS[name]()
     with (
         resident(dataset, "cpu", max_bytes=max_bytes, **INLINE) as kept,
@@ -81,7 +94,7 @@ def test_batches_and_states_are_those_of_the_host(name, max_bytes):
 
 
 @pytest.mark.parametrize("name", ["shuffled", "padded shards", "batches left out"])
-def test_states_are_exact_at_every_batch(name):
+def test_states_are_exact_at_every_batch(name, gathered):
     dataset = cases.CHAINS[name]()
 
     def make(**options):
@@ -200,11 +213,22 @@ def test_not_even_one_row_fits():
         next(iter(kept))
 
 
-def test_batches_stay_as_they_are():
+def test_batches_stay_as_they_are(gathered):
     wanted = of_host(cases.CHAINS["shuffled"](), 2)
     with resident(cases.CHAINS["shuffled"](), "cpu", **INLINE) as kept:
         held = [list(kept), list(kept)]
     contract.assert_same([[plain(batch) for batch in epoch] for epoch in held], wanted)
+
+
+def test_a_batch_may_be_changed_while_another_is_needed_for_gradients(gathered):
+    dataset = penstock.Dataset.arrays({"x": np.ones((64, 2), np.float32)}).batch(8)
+    weight = torch.ones(2, requires_grad=True)
+    with resident(dataset, "cpu", **INLINE) as kept:
+        first, second, *_ = (batch["x"] for batch in kept)
+        loss = (first * weight).sum()
+        second.mul_(3)
+        loss.backward()
+    assert weight.grad.tolist() == [8, 8]
 
 
 @pytest.mark.parametrize("name", ["uint16", "uint32", "uint64", "float16", "complex64"])
@@ -226,7 +250,22 @@ def test_values_without_a_type_are_refused():
         next(iter(kept))
 
 
-def test_an_exception_of_a_function_is_raised_and_the_rows_can_be_read_again():
+def test_the_first_epoch_trains_while_the_rows_are_read():
+    read = []
+
+    def noted(row):
+        read.append(int(row["z"][0, 0]))
+        return row
+
+    dataset = cases.rows().map(noted).shuffle(seed=3).batch(64)
+    with resident(dataset, "cpu", **INLINE) as kept:
+        for given, _ in enumerate(kept, 1):
+            assert len(read) == min(64 * given, 700)
+        assert len(list(kept)) == 11
+    assert sorted(read) == list(range(700))
+
+
+def test_an_exception_of_a_function_is_raised_at_its_place_and_the_rows_can_be_read_again():
     ill = [True]
 
     def fails(row):
@@ -236,11 +275,14 @@ def test_an_exception_of_a_function_is_raised_and_the_rows_can_be_read_again():
 
     dataset = cases.rows().map(fails).shuffle(seed=3).batch(64)
     with resident(dataset, "cpu", **INLINE) as kept:
+        given = []
         with pytest.raises(OverflowError, match="99"):
-            iter(kept)
+            given.extend(kept)
         ill[0] = False
-        assert len(list(kept)) == 11
+        given.extend(kept)
         assert kept.epoch == 1
+    wanted = of_host(cases.rows().shuffle(seed=3).batch(64), 1)[0]
+    contract.assert_same([plain(batch) for batch in given], wanted)
 
 
 @pytest.mark.parametrize("text", cases.REFUSED)

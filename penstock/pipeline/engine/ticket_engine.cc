@@ -23,7 +23,8 @@ TicketEngine::TicketEngine(const EngineSettings& settings, const Needs& needs,
                                            : settings.queue),
       ring_(TicketRing::create(shape_of(needs), settings.processes)),
       arena_(std::make_unique<Allocator>(
-          Region::create(settings.processes ? Region::Kind::kShared : Region::Kind::kPrivate),
+          Region::create(settings.processes || settings.shared_memory ? Region::Kind::kShared
+                                                                      : Region::Kind::kPrivate),
           Allocator::Options{.soft_limit = settings.max_bytes})),
       budget_(settings.max_bytes),
       memory_(*arena_),

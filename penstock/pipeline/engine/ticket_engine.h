@@ -26,7 +26,8 @@ struct EngineSettings {
   OnError on_error = OnError::kRaise;
   uint32_t workers = 0;  // 0: the consumer makes batches itself
   uint32_t places = 1;   // places for workers in the ring, including replacements of stuck threads
-  bool processes = false;  // workers are processes
+  bool processes = false;      // workers are processes
+  bool shared_memory = false;  // for threads, too: a device's driver can pin it
   uint32_t queue = 10;
   uint64_t max_bytes = UINT64_MAX;
   bool ordered = true;

@@ -85,6 +85,13 @@ class RowOrder:
     above: list[Stage] = field(default_factory=list)  # above the batch, from the top down
     sharded_rows: bool = False  # `rows` are one rank's share: `base` must be 0
 
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether the batches of every epoch have each row once."""
+        left_out = self.length % self.batch_size if self.drop_last else 0
+        shuffled = all(stage.method == "shuffle" for stage in self.stages)
+        return shuffled and not self.above and left_out == 0
+
     def elements(self, base: int = 0) -> int:
         """The elements that an epoch makes batches of."""
         if not self.stages:

@@ -19,8 +19,9 @@ Function = Callable[..., Any]
 class DeviceMapped:
     """A Dataset with functions that run on a device. The result of `Dataset.map` with ``device=``.
 
-    It goes into `penstock.torch.feed`, `penstock.jax.feed` or `penstock.device.resident`, and has
-    only `map`, since the host never sees the results. Immutable; any thread.
+    It goes into `penstock.torch.feed`, `penstock.jax.feed`, `penstock.keras.feed` or
+    `penstock.device.resident`, and has only `map`, since the host never sees the results.
+    Immutable; any thread.
     """
 
     def __init__(self, dataset: Dataset, device: Any, functions: tuple[Function, ...]) -> None:
@@ -55,8 +56,9 @@ class DeviceMapped:
 
     def _refuse(self, operation: str) -> NoReturn:
         raise InvalidArgument(
-            f"functions of a device come last: give {self!r} to penstock.torch.feed, "
-            "penstock.jax.feed or penstock.device.resident, and put other stages before them",
+            f"functions of a device come last: give {self!r} to the feed of penstock.torch, "
+            "penstock.jax or penstock.keras, or to penstock.device.resident, and put other stages "
+            "before them",
             operation,
         )
 

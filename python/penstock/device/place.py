@@ -33,6 +33,8 @@ class Place(Protocol):
     `send` begins a transfer and returns; `deliver` makes the consumer's batch of its result.
     """
 
+    reads_in_place: bool  # it reads shared memory where workers wrote it
+
     def send(self, batch: Any) -> Any: ...
     def deliver(self, sent: Any) -> Any: ...
     def check_start_method(self, method: str | None) -> None: ...
@@ -103,6 +105,8 @@ def tensor_from(staged: _engine.StagedArray) -> Any:
 
 
 class _OnHost:
+    reads_in_place = False
+
     def check_start_method(self, method: str | None) -> None:
         """Any."""
 
@@ -112,6 +116,8 @@ class _OnHost:
 
 class CudaDevice:
     """A CUDA device, by its number: batches are copied by the engine's own stream."""
+
+    reads_in_place = True
 
     def __init__(self, number: int) -> None:
         self.name = f"cuda:{number}"

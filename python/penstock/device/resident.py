@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from ..base.conventions import Closing, Restorable, shown
 from ..base.nests import leaves_of, mapped
 from ..errors import Closed, InvalidArgument
 from ..loader import Loader
+from .ahead import Ahead
 from .functions import Functions, Rows, same_device
 from .rows import device_rows, host_permuted
 
@@ -38,9 +40,10 @@ def resident(
 ) -> Resident:
     """Keep a Dataset's rows in the memory of a device, and make its batches there.
 
-    The rows are read once, by all workers, when the first batch is asked for. Every epoch is then
-    gathered on the device, in the same order as by the Dataset itself. Nothing crosses the link,
-    unless the rows do not fit.
+    The rows are read once, by all workers, while the first epoch is delivered. Every later epoch is
+    gathered on the device, in the same order as by the Dataset itself. Nothing crosses the link
+    then, unless the rows do not fit. All rows are read before the first batch if they do not fit,
+    if the first epoch leaves rows out, and after `restore` amid an epoch.
 
     Parameters
     ----------
@@ -120,7 +123,7 @@ class Resident(Restorable, Closing):
         self._options = options
         # It makes no batch: it checks and writes states.
         self._loader = Loader(dataset, workers=0, seed=options.get("seed", 0))
-        self._title = repr(dataset)
+        self._dataset, self._title = dataset, repr(dataset)
         self._at = (0, 0, 0)  # epoch, base, step of the next batch
         self._resumed = False
         self._serial = 0
@@ -142,13 +145,13 @@ class Resident(Restorable, Closing):
 
     def __iter__(self) -> Iterator[Any]:
         self._check_open()
-        if not self._filled:
-            self._fill()
         epoch, base, step = self._at
         if not self._resumed and (step or base or epoch != self._first_of_pass(epoch)):
             self._at = (self._first_of_pass(epoch) + max(self._order.rounds, 1), 0, 0)
         self._resumed = False
         first = self._first_of_pass(self._at[0])
+        if not self._filled and not (self._at[1:] == (0, 0) and self._order.has_all_rows):
+            self._fill()
         return self._run(first + self._order.rounds if self._order.rounds else None, None)
 
     def steps(self, n: int) -> Iterator[Any]:
@@ -176,13 +179,18 @@ class Resident(Restorable, Closing):
 
     def _batches(self, serial: int, end: int | None, most: int | None) -> Iterator[Any]:
         given = 0
+        reading: Iterator[Any] | None = None
         while serial == self._serial and given != most and (end is None or self._at[0] < end):
             epoch, base, step = self._at
             steps = self._order.steps(base)
             if step >= steps:
                 self._at = (epoch + 1, 0, 0)
                 continue
-            batch = self._batch(epoch, base, step)
+            if self._filled:
+                batch = self._batch(epoch, base, step)
+            else:
+                reading = reading or self._read_in_order(epoch)
+                batch = next(reading)
             # After an epoch's last batch the position is in the next epoch.
             over = step + 1 == steps
             self._at = (epoch + 1, 0, 0) if over else (epoch, base, step + 1)
@@ -197,9 +205,14 @@ class Resident(Restorable, Closing):
     def _batch(self, epoch: int, base: int, step: int) -> Any:
         first, count = self._order.span(epoch, base, step)
         at, rows = self._rows_from(epoch, base, first)
-        columns = self._rows.gather(rows, first - at, count)
+        # With stages behind `batch`, batches do not follow each other in the order.
+        follow = 0 if self._order.above else (rows.shape[0] - (first - at)) // count - 1
+        columns = self._rows.gather(rows, first - at, count, follow)
         if self._host:
             columns = self._with_host_rows(columns, epoch, base, step)
+        return self._made_of(columns, epoch, first)
+
+    def _made_of(self, columns: list[Any], epoch: int, first: int) -> Any:
         each = iter(columns)
         batch = mapped(lambda _: next(each), self._example)
         return self._functions.applied(batch, Rows(self._options.get("seed", 0), epoch, first))
@@ -261,6 +274,46 @@ class Resident(Restorable, Closing):
         return [self._rows.taken(leaf) for leaf in leaves_of(batch)]
 
     # ---- reading the rows ------------------------------------------------------------------------
+
+    def _read_in_order(self, epoch: int) -> Iterator[Any]:
+        """Read all rows in the order of an epoch, and return its batches meanwhile."""
+        began = time.monotonic_ns()
+        order, steps = self._order, self._order.steps()
+        self._counts["rows"] = order.length
+        with Loader(self._dataset, **self._options) as loader:
+            loader.restore(self.state())
+            try:
+                batches: Iterator[Any] = itertools.islice(iter(loader), steps)
+                one = next(batches)
+                self._prepare(one, leaves_of(one))
+                if self._host:  # rows that do not fit are read in stored order
+                    del one
+                    loader.close()
+                    self._fill()
+                    yield self._batch(epoch, 0, 0)
+                    return
+                batches = itertools.chain([one], batches)
+                del one
+                way = Ahead(2).run(lambda: loader, batches, epoch, self._send_all, self._received)
+                for step, columns in enumerate(way):
+                    first, _ = order.span(epoch, 0, step)
+                    if step == 0:
+                        self._rows.allocate(columns, order.length)
+                    at, rows = self._rows_from(epoch, 0, first)
+                    self._rows.scatter(rows, first - at, columns)
+                    if step + 1 == steps:
+                        self._rows.settle()
+                        self._counts["fill_ns"] = time.monotonic_ns() - began
+                        self._filled = True
+                    yield self._made_of(columns, epoch, first)
+            except Exception:
+                self._resumed = True  # the next batch is the one that failed
+                raise
+
+    def _send_all(self, batch: Any) -> Any:
+        leaves = leaves_of(batch)
+        self._counts["link_bytes"] += sum(leaf.nbytes for leaf in leaves)
+        return self._started(leaves)
 
     def _fill(self) -> None:
         """Read all rows, in stored order."""

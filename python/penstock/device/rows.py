@@ -41,6 +41,9 @@ class DeviceRows(Protocol):
         """Reserve `rows` rows like those of `columns`. Raises `OutOfMemory`."""
 
     def write(self, first: int, columns: Sequence[Any]) -> None: ...
+    def scatter(self, order: Any, first: int, columns: Sequence[Any]) -> None:
+        """Write the rows that `order` names from `first` on."""
+
     def settle(self) -> None:
         """Wait until all that was written is there, for any stream."""
 
@@ -50,8 +53,12 @@ class DeviceRows(Protocol):
         A row that is not in memory becomes the last one that is.
         """
 
-    def gather(self, order: Any, first: int, count: int) -> list[Any]:
-        """Return the rows that [first, first + count) of `order` names."""
+    def gather(self, order: Any, first: int, count: int, follow: int) -> list[Any]:
+        """Return the rows that [first, first + count) of `order` names.
+
+        The next calls are for the `follow` batches of `count` rows behind, unless the iteration
+        ends before.
+        """
 
     def replaced(self, batch: Sequence[Any], where: Any, columns: Sequence[Any]) -> list[Any]:
         """Return `batch` with other rows at the places `where`.
@@ -61,6 +68,11 @@ class DeviceRows(Protocol):
 
     def close(self) -> None:
         """Release the memory."""
+
+
+# Bytes of small batches that torch gathers in one call, for a kernel takes longer to start than to
+# copy a small batch. Whoever keeps such a batch keeps all of these bytes.
+_TOGETHER = 4 << 20
 
 
 def device_rows(device: Any, operation: str) -> DeviceRows:
@@ -113,9 +125,12 @@ class TorchRows:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self.name = str(self.device)
         self._columns: list[Any] = []
-        self._rows = 0
+        self._rows = self._row_bytes = 0
         self._shapes: list[tuple[tuple[int, ...], Any]] = []  # of a row, and its dtype
         self._stream: Any = None  # the CUDA stream of the latest work
+        self._together = 0 if self.device.type == "cpu" else _TOGETHER
+        self._order: Any = None  # that `_made` was gathered by
+        self._made: list[tuple[int, list[Any]]] = []  # the next batches, the last one first
 
     def free_bytes(self) -> int | None:
         import torch
@@ -150,11 +165,19 @@ class TorchRows:
                     "device.resident",
                 ) from None
             self._columns.append(memory)
+        self._row_bytes = sum(memory[:1].nbytes for memory in self._columns)
 
     def write(self, first: int, columns: Sequence[Any]) -> None:
         for memory, column in zip(self._columns, columns, strict=True):
             rows = column.shape[0]
             memory[first : first + rows].copy_(column.view(memory.dtype).reshape(rows, -1))
+
+    def scatter(self, order: Any, first: int, columns: Sequence[Any]) -> None:
+        if self._stream is not None:
+            self._follow(order)
+        for memory, column in zip(self._columns, columns, strict=True):
+            rows = order[first : first + column.shape[0]]
+            memory.index_copy_(0, rows, column.view(memory.dtype).reshape(rows.shape[0], -1))
 
     def settle(self) -> None:
         import torch
@@ -175,23 +198,40 @@ class TorchRows:
             self._stream = torch.cuda.current_stream(self.device)
         return order.clamp_(max=self._rows - 1)
 
-    def gather(self, order: Any, first: int, count: int) -> list[Any]:
+    def gather(self, order: Any, first: int, count: int, follow: int) -> list[Any]:
         if self._stream is not None:
             self._follow(order)
-        rows = order[first : first + count]
-        return [
-            memory.index_select(0, rows).view(dtype).view(count, *shape)
+        if self._order is not order or self._made[-1][0] != first:
+            batches = 1 + min(follow, self._together // max(count * self._row_bytes, 1))
+            self._gather(order, first, count, batches)
+        columns = self._made.pop()[1]
+        if not self._made:
+            self._order = None
+        return columns
+
+    def _gather(self, order: Any, first: int, count: int, batches: int) -> None:
+        """Gather several batches at once, each with tensors of its own for autograd."""
+        import torch
+
+        rows = order[first : first + count * batches]
+        columns = [
+            memory.index_select(0, rows).view(dtype).view(-1, *shape)
             for memory, (shape, dtype) in zip(self._columns, self._shapes, strict=True)
         ]
+        each = [torch.unsafe_split(column, count) for column in columns]
+        firsts = range(first, first + count * batches, count)
+        self._made = [(at, list(own)) for at, *own in zip(firsts, *each, strict=True)][::-1]
+        self._order = order
 
     def _follow(self, order: Any) -> None:
-        """Let the current stream wait for the one that computed `order`."""
+        """Let the current stream wait for the one that made `order` and the next batches."""
         import torch
 
         current = torch.cuda.current_stream(self.device)
         if current != self._stream:
             current.wait_stream(self._stream)
-            order.record_stream(current)
+            for tensor in (order, *(self._made[-1][1] if self._made else ())):
+                tensor.record_stream(current)
             self._stream = current
 
     def replaced(self, batch: Sequence[Any], where: Any, columns: Sequence[Any]) -> list[Any]:
@@ -201,7 +241,7 @@ class TorchRows:
         return list(batch)
 
     def close(self) -> None:
-        self._columns, self._stream = [], None
+        self._columns, self._made, self._order, self._stream = [], [], None, None
         if self.place is not None:
             self.place.close()
 
@@ -257,6 +297,10 @@ class JaxRows:
     def write(self, first: int, columns: Sequence[Any]) -> None:
         self._columns = _jax_functions().write(self._columns, np.int32(first), list(columns))
 
+    def scatter(self, order: Any, first: int, columns: Sequence[Any]) -> None:
+        scatter = _jax_functions().scatter
+        self._columns = scatter(self._columns, order, np.int32(first), list(columns))
+
     def settle(self) -> None:
         import jax
 
@@ -271,7 +315,7 @@ class JaxRows:
             order = indices(positions, jax_permuted).astype(jnp.int32)
             return jnp.minimum(order, self._rows - 1)
 
-    def gather(self, order: Any, first: int, count: int) -> list[Any]:
+    def gather(self, order: Any, first: int, count: int, follow: int) -> list[Any]:
         return list(_jax_functions().gather(self._columns, order, np.int32(first), count))
 
     def replaced(self, batch: Sequence[Any], where: Any, columns: Sequence[Any]) -> list[Any]:
@@ -292,6 +336,10 @@ class _JaxFunctions:
         def write(memory: Any, first: Any, columns: Any) -> Any:
             return [update_in(m, c, first, 0) for m, c in zip(memory, columns, strict=True)]
 
+        def scatter(memory: Any, order: Any, first: Any, columns: Any) -> Any:
+            rows = slice_in(order, first, columns[0].shape[0])
+            return [m.at[rows].set(c) for m, c in zip(memory, columns, strict=True)]
+
         def gather(memory: Any, order: Any, first: Any, count: int) -> Any:
             rows = slice_in(order, first, count)
             return [m.at[rows].get(mode="promise_in_bounds") for m in memory]
@@ -300,6 +348,7 @@ class _JaxFunctions:
             return [b.at[where].set(c, mode="drop") for b, c in zip(batch, columns, strict=True)]
 
         self.write = jax.jit(write, donate_argnums=0)
+        self.scatter = jax.jit(scatter, donate_argnums=0)
         self.gather = jax.jit(gather, static_argnums=3)
         self.replaced = jax.jit(replaced)
 

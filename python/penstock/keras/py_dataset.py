@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 from keras.utils import PyDataset
 
+from ..device.functions import DeviceMapped
+from ..errors import InvalidArgument
 from ..loader import Loader
 from ..loader.source import SourceInfo
 from .feed_base import MOST_PEEKED, FeedBase, empty_dataset
@@ -45,7 +47,8 @@ def feed(source: Any, **options: Unpack[LoaderOptions]) -> PyDatasetFeed | Strea
     Parameters
     ----------
     source : object
-        A `keras.utils.PyDataset` (``Sequence``), or any source of `penstock.Loader`. Batches have
+        A `keras.utils.PyDataset` (``Sequence``), any source of `penstock.Loader`, or a Dataset
+        with functions of the device that Keras computes on (torch, jax). Batches have
         the form that Keras expects: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array
         or a tuple or dict of arrays.
     **options
@@ -76,11 +79,23 @@ def feed(source: Any, **options: Unpack[LoaderOptions]) -> PyDatasetFeed | Strea
 
 def _loader(source: Any, options: LoaderOptions) -> Loader:
     device = _torch_device()
-    if device is None:
+    mapped = isinstance(source, DeviceMapped)
+    if device is None and not mapped:
         return Loader(source, **options)
-    from ..torch.tensor_loader import TensorLoader
+    backend = keras.backend.backend()
+    if backend == "torch":
+        from ..torch.tensor_loader import TensorLoader
 
-    return TensorLoader(source, device=device, **options)
+        return TensorLoader(source, device=device or "cpu", **options)
+    if backend == "jax":
+        from ..jax.loader import JaxLoader
+
+        return JaxLoader(source, **options)
+    raise InvalidArgument(
+        f"{source!r} has functions of torch's or jax's devices, and Keras computes with {backend}: "
+        "use a backend of theirs, or map without device=",
+        "feed",
+    )
 
 
 def _torch_device() -> str | None:

@@ -170,6 +170,7 @@ class Loader(Restorable, Closing):
         core_settings = {
             **self._settings,
             "processes": self._mode == "processes",
+            "shared_memory": info.for_device,
             "begin": info.begin,
             "plan": info.plan,  # a worker process builds its own plan
         }

@@ -54,6 +54,7 @@ class SourceInfo:
     paused: bool = False
     replayable: bool = True
     plan: Any = None  # the engine's plan; except for a Dataset, None until options are known
+    for_device: bool = False  # batches lie in memory that a device's driver can pin
     functions: bool = False  # for a Dataset: it calls a user's functions, which may need the GIL
 
     @property

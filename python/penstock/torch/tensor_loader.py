@@ -23,6 +23,7 @@ from ..device.ahead import Ahead
 from ..device.functions import Functions, Rows, Worked, worked
 from ..device.place import Place, torch_place
 from ..device.staged_loader import StagedLoader
+from ..loader.source import source_info
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -89,7 +90,11 @@ class TensorLoader(StagedLoader):
         place = torch_place(device)
         if place is not None:
             place.check_start_method(options.get("start_method"))
-        super().__init__(functions.source, Ahead(0 if place is None else ahead), **options)
+        samples = options.get("batch_size") is not None
+        on_error, streams = options.get("on_error", "raise"), options.get("streams")
+        info = source_info(functions.source, samples, on_error, streams)
+        info.for_device = place is not None and place.reads_in_place
+        super().__init__(info, Ahead(0 if place is None else ahead), **options)
         self._place = place
         self._way: Place | Worked | None = place
         if functions:

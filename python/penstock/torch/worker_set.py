@@ -197,11 +197,14 @@ def _maker(
     covers, processes = owner._covers, owner.use_multiprocessing
     tracked = None if owner.persistent_workers else dataset
     title = type(dataset).__name__
+    place = owner._place
+    for_device = place is not None and place.reads_in_place
 
     def make(collates: bool) -> Loader:
         one_by_one = collate_fn if collates and not samples else None
         info = SourceInfo("map", dataset, title, hooked=tracked, initialise=start, paused=True)
         info.falls_back = samples and not collates
+        info.for_device = for_device
         if not is_map:
             info.kind = "stream"
             info.source = Streams(dataset, one_by_one, options["use_multiprocessing"])

@@ -47,10 +47,15 @@ class DeviceRows(MemberRows):
     def step(self, row: int) -> int:
         return self._steps[row]
 
+    def host_copy(self, floats: Array) -> Array:
+        return self._pinned_copy(torch.from_numpy(floats))
+
     def take(self, row: int) -> Array:
-        copy = torch.empty(self.size, pin_memory=self._pinned)
-        floats: Array = copy.copy_(self.floats[row]).numpy()
-        return floats
+        return self._pinned_copy(self.floats[row])
+
+    def _pinned_copy(self, floats: torch.Tensor) -> Array:
+        copy: Array = torch.empty(self.size, pin_memory=self._pinned).copy_(floats).numpy()
+        return copy
 
     def update(self, rows: Sequence[int]) -> list[Exception | None]:
         formula, numbers = "", []

@@ -74,6 +74,11 @@ class MemberRows(ABC):
         self.parts = 1 + state_slabs
         self.size = self.parts * self.stride  # floats of a row
 
+    def host_copy(self, floats: Array) -> Array:
+        """Copy one member's floats into memory of the host from which `load` is fastest."""
+        copy: Array = floats.copy()
+        return copy
+
     @abstractmethod
     def load(self, row: int, floats: Array, optimizer: Optimizer, step: int) -> None:
         """Write a whole row, and continue from it after `step` updates."""

@@ -216,9 +216,8 @@ class Population(Closing):
         number = self._number(member)
         if number in self._waiting:
             waits = self._waiting[number]
-            return MemberState(
-                waits.floats.copy(), waits.step, dict(waits.hyper), copied(waits.buffers)
-            )
+            floats = self._rows.host_copy(waits.floats)
+            return MemberState(floats, waits.step, dict(waits.hyper), copied(waits.buffers))
         row = self._row_of[number]
         buffers = self._architecture.buffers(row)
         return MemberState(self._rows.take(row), self._rows.step(row), self.hyper(number), buffers)
@@ -256,7 +255,8 @@ class Population(Closing):
                 "put",
             )
         self._hyper[number], self._optimizers[number] = values, optimizer
-        waits = MemberState(floats.copy(), step, dict(values), copied(state.buffers))
+        own = self._rows.host_copy(floats)
+        waits = MemberState(own, step, dict(values), copied(state.buffers))
         self._waiting[number] = waits
         if number in self._row_of:
             self._enter(number, self._row_of[number])

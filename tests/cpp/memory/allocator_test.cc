@@ -69,6 +69,20 @@ TEST(Allocator, recycled_memory_is_never_faulted_anew) {
   EXPECT_EQ(allocator.stats().faulted_bytes, faulted);
 }
 
+TEST(Allocator, a_block_without_faults_needs_free_memory_that_has_pages) {
+  Allocator allocator(region_of(64 * kMiB));
+  EXPECT_EQ(allocator.allocate_without_faults(4 * kMiB), nullptr);
+  EXPECT_EQ(allocator.stats().faulted_bytes, 0u);
+  void* first = allocator.allocate(4 * kMiB);
+  EXPECT_EQ(allocator.allocate_without_faults(4 * kMiB), nullptr);
+  allocator.release(first);
+  const uint64_t faulted = allocator.stats().faulted_bytes;
+  EXPECT_EQ(allocator.allocate_without_faults(4 * kMiB), first);
+  EXPECT_NE(allocator.allocate_without_faults(100), nullptr);  // small: takes no time
+  EXPECT_EQ(allocator.allocate_without_faults(SIZE_MAX), nullptr);
+  EXPECT_LE(allocator.stats().faulted_bytes - faulted, kMiB);
+}
+
 TEST(Allocator, equal_blocks_use_all_that_is_free_before_it_grows) {
   Allocator allocator(region_of(256 * kMiB));
   std::vector<void*> blocks;
