@@ -65,7 +65,7 @@ struct Allocator::Impl final : ForkAware {
 
   Impl(std::shared_ptr<Region> the_region, Options options)
       : region(std::move(the_region)),
-        pages(region, options.retain, options.max_bytes),
+        pages(region, {options.retain, options.max_bytes, options.soft_limit}),
         blocks(size_class::kCount + 1),
         ledger(options.ledger),
         wait_for_returns(options.wait_for_returns) {
@@ -155,6 +155,7 @@ struct Allocator::Impl final : ForkAware {
   // Allocates the headers of this slot's group if necessary. False: no memory.
   bool ensure_header(PageHeap::Lock& lock, uint32_t slot);
   std::optional<Ref> share(PageHeap::Lock& lock, void* start);
+  std::optional<Ref> share_again(uint32_t slot);
   // Frees the blocks on the return stack. Checks every link, since other processes can write them.
   // A freed block is not live any more, so a cycle ends.
   void collect() noexcept;
@@ -504,6 +505,14 @@ std::optional<Ref> Allocator::Impl::share(PageHeap::Lock& lock, void* start) {
   return Ref{offset, block.bytes, block.generation, 0};
 }
 
+// Adds a lease to a released block that still has one.
+std::optional<Ref> Allocator::Impl::share_again(uint32_t slot) {
+  const BlockRecord& block = blocks[slot];
+  const uint64_t offset = header_offset(slot);
+  if (!region->header_at(offset)->add(block.generation)) return std::nullopt;
+  return Ref{offset, block.bytes, block.generation, 0};
+}
+
 void Allocator::Impl::collect() noexcept {
   for (uint64_t offset = region->take_returns(); offset != 0;) {
     uint64_t unit = offset / kUnit;
@@ -618,6 +627,19 @@ std::optional<Ref> Allocator::share(void* block) noexcept {
 Lease Allocator::lease(void* block) {
   std::optional<Ref> ref = share(block);
   return ref ? Lease(impl_->region, *ref) : Lease();
+}
+
+std::optional<Ref> Allocator::share_holding(const void* inside) noexcept {
+  PageHeap::Lock lock(impl_->mutex);
+  const uint32_t slot = impl_->abandoned ? Impl::kNone : impl_->slot_at(inside);
+  if (slot == Impl::kNone || !(impl_->blocks[slot].flags & BlockRecord::kLive)) return std::nullopt;
+  const BlockRecord& block = impl_->blocks[slot];
+  if (!(block.flags & BlockRecord::kOwned)) return impl_->share_again(slot);
+  try {
+    return impl_->share(lock, impl_->region->base() + block.data);
+  } catch (...) {
+    return std::nullopt;
+  }
 }
 
 void* Allocator::resize(void* block, size_t bytes) noexcept {

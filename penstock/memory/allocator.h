@@ -29,6 +29,9 @@ class Allocator {
     size_t retain = SIZE_MAX;
     // The limit of all memory held, live and free. Allocations beyond it fail.
     size_t max_bytes = SIZE_MAX;
+    // Before the memory held grows beyond this, pages of free stretches are returned to the system.
+    // So memory that is free but too fragmented to be used adds nothing to it.
+    size_t soft_limit = SIZE_MAX;
     // Before faulting in 4 MiB or more, waits for a lease to be returned, if leases were returned
     // recently. Waits at most as long as the page faults would take. Not for a thread that holds
     // the leases itself.
@@ -79,6 +82,11 @@ class Allocator {
 
   // share(), as a Lease in this process; an empty Lease if share() fails.
   Lease lease(void* block);
+
+  // Adds one lease to the live block that contains this address. The block may have been released
+  // already if the caller knows of another lease that stays meanwhile. nullopt: there is no such
+  // block, or no memory for the header of its first lease.
+  std::optional<Ref> share_holding(const void* inside) noexcept;
 
   // Like realloc(): keeps the contents up to the smaller size, in place if possible. A block with
   // outstanding leases never shrinks in place below their size. nullptr, and `block` unchanged, if

@@ -15,10 +15,11 @@ size_t units_of(size_t bytes) { return bytes / PageHeap::kUnit; }
 
 }  // namespace
 
-PageHeap::PageHeap(std::shared_ptr<Region> region, size_t retain_bytes, size_t max_bytes)
+PageHeap::PageHeap(std::shared_ptr<Region> region, const Limits& limits)
     : region_(std::move(region)),
-      retain_units_(units_of(retain_bytes)),
-      max_units_(units_of(max_bytes)) {}
+      retain_units_(units_of(limits.retain)),
+      max_units_(units_of(limits.max_bytes)),
+      soft_units_(std::min(units_of(limits.soft_limit), max_units_)) {}
 
 // Adds units to the end, without pages.
 bool PageHeap::extend(uint32_t count) {
@@ -49,15 +50,13 @@ uint32_t PageHeap::trim(uint32_t count) noexcept {
   return trimmed;
 }
 
-// Makes sure that `count` more units may have pages, by trimming free units if necessary. False:
-// the limit does not allow it.
-bool PageHeap::ensure_budget(uint32_t count) noexcept {
-  size_t held = size_t{backing_.total()} + pending_;
-  if (held + count <= max_units_) return true;
-  size_t excess = held + count - max_units_;
-  if (excess > free_backed()) return false;
-  trim(static_cast<uint32_t>(excess));
-  return size_t{backing_.total()} + pending_ + count <= max_units_;
+// Trims free units until the units with pages, pending ones included, are within the soft limit.
+// False: they are still beyond the limit.
+bool PageHeap::within_limits() noexcept {
+  const size_t held = size_t{backing_.total()} + pending_;
+  if (held <= soft_units_) return true;
+  trim(static_cast<uint32_t>(held - soft_units_));
+  return size_t{backing_.total()} + pending_ <= max_units_;
 }
 
 void PageHeap::mark_backed(uint32_t first, uint32_t count) {
@@ -122,7 +121,7 @@ std::optional<uint32_t> PageHeap::allocate(Lock& lock, uint32_t count) {
     uint32_t missing = backing_.missing(*start, count);
     if (missing == 0) return start;
     pending_ += missing;
-    bool within_budget = ensure_budget(0);
+    bool within_budget = within_limits();
     if (within_budget && fault_in(lock, *start, count)) return start;
     if (!within_budget) pending_ -= missing;
     release(*start);
@@ -173,7 +172,7 @@ bool PageHeap::grow(Lock& lock, uint32_t start, uint32_t count) {
   uint32_t missing = backing_.missing(first, count - before);
   if (missing == 0) return true;
   pending_ += missing;
-  bool within_budget = ensure_budget(0);
+  bool within_budget = within_limits();
   if (within_budget && fault_in(lock, first, count - before)) return true;
   if (!within_budget) pending_ -= missing;
   try {

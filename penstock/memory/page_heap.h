@@ -21,7 +21,11 @@ class PageHeap {
   static constexpr size_t kUnit = Region::kFirstBlock;
   using Lock = std::unique_lock<std::mutex>;
 
-  PageHeap(std::shared_ptr<Region> region, size_t retain_bytes, size_t max_bytes);
+  // In bytes; as Allocator::Options.
+  struct Limits {
+    size_t retain, max_bytes, soft_limit;
+  };
+  PageHeap(std::shared_ptr<Region> region, const Limits& limits);
 
   Region& region() const { return *region_; }
   uint32_t end() const { return spans_.end(); }  // units of the region so far
@@ -35,7 +39,7 @@ class PageHeap {
   // faults; 0 if there were none.
   uint64_t fault_ns(uint32_t count) const;
   uint64_t fault_ns_of(uint32_t units) const;  // the same for this many units without pages
-  // Frees the span that starts there; pages beyond `retain_bytes` are returned to the system.
+  // Frees the span that starts there; pages beyond Limits::retain are returned to the system.
   void release(uint32_t start) noexcept;
   uint32_t length(uint32_t start) const { return spans_.length(start); }
 
@@ -63,7 +67,7 @@ class PageHeap {
   bool extend(uint32_t count);
   uint32_t max_span_for(uint32_t count) const;
   std::optional<uint32_t> allocate_span(uint32_t count);
-  bool ensure_budget(uint32_t count) noexcept;
+  bool within_limits() noexcept;
   bool fault_in(Lock& lock, uint32_t first, uint32_t count);
   void record_fault_time(double unit_ns);
   void mark_backed(uint32_t first, uint32_t count);
@@ -72,6 +76,7 @@ class PageHeap {
   std::shared_ptr<Region> region_;
   const size_t retain_units_;
   const size_t max_units_;
+  const size_t soft_units_;
   SpanMap spans_{1};  // unit 0 is the region's header
   Backing backing_;
   uint32_t longest_ = 0;  // the longest span ever requested

@@ -58,6 +58,16 @@ struct alignas(64) BlockHeader {
   }
   static constexpr uint32_t references_of(uint64_t state) { return static_cast<uint32_t>(state); }
 
+  // Adds a reference of `generation`. False: there is none left, so the block may be reused.
+  bool add(uint32_t generation) noexcept {
+    uint64_t seen = state.load(std::memory_order_relaxed);
+    do {
+      if (generation_of(seen) != generation || references_of(seen) == 0) return false;
+    } while (!state.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel,
+                                          std::memory_order_relaxed));
+    return true;
+  }
+
   // Drops one reference of `generation`. Returns how many are left, or -1 if there was none.
   int64_t drop(uint32_t generation) noexcept {
     uint64_t seen = state.load(std::memory_order_relaxed);

@@ -115,6 +115,7 @@ nb::dict LoaderStatistics::stats() const {
   out["workers"] = workers;
   out["stages"] = list_of(worker_stages());
   out["stream_stages"] = list_of(engine_.stream_stages());
+  out["stream_bytes_copied"] = engine_.stream_bytes_copied();
   nb::dict copies;
   for (size_t r = 0; r < kCopyReasons; ++r) {
     std::string_view name = name_of(static_cast<CopyReason>(r));

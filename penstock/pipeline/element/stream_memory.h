@@ -15,7 +15,7 @@ namespace penstock {
 // input may pull at a time. The bound per input shrinks as the number of inputs grows. Elements
 // that stages hold back by design (HeldBack) are not counted.
 //
-// Threads: bytes() from any; everything else from the thread that reads the stream.
+// Threads: bytes() and copied() from any; everything else from the thread that reads the stream.
 class StreamMemory {
  public:
   static constexpr uint64_t kMaxChunk = 1 << 20;  // of one input; a single element may be larger
@@ -33,6 +33,11 @@ class StreamMemory {
 
   // The largest value of bytes() since the last call.
   uint64_t take_peak() { return std::exchange(peak_, bytes()); }
+
+  // Bytes of elements that were copied on their way into tickets' inputs. count_copy: for the
+  // thread that reads the stream.
+  void count_copy(uint64_t bytes) { copied_.store(copied() + bytes, std::memory_order_relaxed); }
+  uint64_t copied() const { return copied_.load(std::memory_order_relaxed); }
 
   // When tight, readers free their memory after each call.
   bool tight() const { return bytes() > pulled_; }
@@ -133,7 +138,7 @@ class StreamMemory {
 
   const uint64_t pulled_;
   ByteBudget::Holder* const holder_;
-  std::atomic<uint64_t> bytes_ = 0;
+  std::atomic<uint64_t> bytes_ = 0, copied_ = 0;
   uint64_t inputs_ = 0, chunk_bytes_ = 0, peak_ = 0;
   uint64_t unread_ = 0, element_bytes_ = 0;  // inputs without elements; of the largest element
 };

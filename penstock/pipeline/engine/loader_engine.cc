@@ -337,13 +337,10 @@ std::string LoaderEngine::title() const {
 
 LoaderStats LoaderEngine::stats() const {
   TicketRing& ring = engine_.ring();
-  LoaderStats stats{figures_of(ring.consumer()),
-                    {},
-                    engine_.worker_stages(),
-                    engine_.stream_stages(),
-                    ring.sleepers().active(),
-                    engine_.scheduler().queue(),
-                    engine_.losses()};
+  LoaderStats stats{figures_of(ring.consumer()),   {},
+                    engine_.worker_stages(),       engine_.stream_stages(),
+                    engine_.stream_bytes_copied(), ring.sleepers().active(),
+                    engine_.scheduler().queue(),   engine_.losses()};
   for (uint32_t w = 0; w < ring.workers(); ++w) stats.workers += ring.figures(w);
   return stats;
 }

@@ -45,9 +45,10 @@ struct LoaderStats : ConsumerFigures {
   WorkerFigures workers;  // the sum over all workers
   // Stages by title: those of the workers' chain, and those of a Dataset's stream.
   std::vector<StageSnapshot> stages, stream_stages;
-  uint32_t active_workers = 0;   // that make batches now; the others are parked
-  uint32_t queue_size = 0;       // batches that may be made ahead now
-  std::vector<LostItem> losses;  // every sample skipped or replaced: epoch, index, reason
+  uint64_t stream_bytes_copied = 0;  // of elements, on their way from a stream to the workers
+  uint32_t active_workers = 0;       // that make batches now; the others are parked
+  uint32_t queue_size = 0;           // batches that may be made ahead now
+  std::vector<LostItem> losses;      // every sample skipped or replaced: epoch, index, reason
 };
 
 // The place of an exception in the epoch.

@@ -46,9 +46,6 @@ TicketEngine::Needs PlanEngine::needs_of(const Plan& plan, const EngineSettings&
   needs.rows = plan.max_rows();
   needs.granule_rows = settings.granule_rows;
   needs.lanes = ParallelMaps::lanes_for(plan.parallel_maps().size(), settings.workers);
-  // Gaps between blocks of different sizes in the arena, results of functions on the stream
-  // reader's thread, and the batch that is being handed over.
-  if (streams && settings.max_bytes != UINT64_MAX) needs.uncounted_bytes = settings.max_bytes / 4;
   // Without workers, a stream or a sampler is asked only for the batch that is needed now.
   needs.describe_in_poll_only = settings.workers == 0 && (streams || plan.listed());
   needs.raise = !plan.policies();

@@ -56,6 +56,10 @@ class PlanEngine : public TicketEngine {
   void run_stream_reader() { reader_->run(); }
   std::vector<StageSnapshot> worker_stages() const;
   std::vector<StageSnapshot> stream_stages() const;
+  // Bytes of elements that the stream reader copied for tickets so far. Any thread.
+  uint64_t stream_bytes_copied() const {
+    return reader_ == nullptr ? 0 : reader_->memory().copied();
+  }
 
   // The next item; or a failure to raise, at the position; or neither: call again.
   struct Taken {

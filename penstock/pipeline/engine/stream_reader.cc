@@ -51,7 +51,6 @@ StreamReader::StreamReader(std::shared_ptr<const Plan> plan, const Options& opti
   if (options.parallel_maps != nullptr) {
     options.parallel_maps->set_wake([this] { wake(); });
   }
-  if (budget.bounded()) first_ticket_.set_minimum(budget.total() / 2);
   clock_.count_into(stages_);
 }
 
@@ -66,7 +65,7 @@ void StreamReader::drop(std::deque<Made>& made) {
   uint64_t bytes = 0;
   for (const Made& stream_chunk : made) {
     bytes += stream_chunk.bytes;
-    if (stream_chunk.offset != 0) arena_.release(arena_.region()->base() + stream_chunk.offset);
+    if (stream_chunk.offset != 0) StreamChunk::release(arena_, stream_chunk.offset);
   }
   made.clear();
   if (bytes != 0) holder_.give_back(bytes);
@@ -245,7 +244,7 @@ StreamReader::Made StreamReader::read(const std::optional<Start>& begin) {
   }
   if (interruption_) {
     error = std::exchange(interruption_, nullptr);
-    if (stream_chunk.offset != 0) arena_.release(arena_.region()->base() + stream_chunk.offset);
+    if (stream_chunk.offset != 0) StreamChunk::release(arena_, stream_chunk.offset);
     stream_chunk = {};
   }
   if (error) {

@@ -112,8 +112,8 @@ class StreamReader {
   std::function<void()> there_;
 
   ByteBudget::Holder holder_;
-  // Reserves bytes for the first ticket until the ticket's scheduler does: its stream chunk and its
-  // batch, or half of the budget while their size is unknown.
+  // Reserves bytes for the first ticket, its stream chunk and its batch, until the ticket's
+  // scheduler does; from the first element on, which gives the size.
   ByteBudget::Holder first_ticket_;
 
   // Used by the thread that makes stream chunks.

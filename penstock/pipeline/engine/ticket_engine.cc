@@ -22,10 +22,11 @@ TicketEngine::TicketEngine(const EngineSettings& settings, const Needs& needs,
       longest_queue_(tunes_queue(settings) ? std::max(settings.queue, Tuner::Limits().max_queue)
                                            : settings.queue),
       ring_(TicketRing::create(shape_of(needs), settings.processes)),
-      arena_(std::make_unique<Allocator>(Region::create(settings.processes || settings.shared_memory
-                                                            ? Region::Kind::kShared
-                                                            : Region::Kind::kPrivate))),
-      budget_(settings.max_bytes - needs.uncounted_bytes),
+      arena_(std::make_unique<Allocator>(
+          Region::create(settings.processes || settings.shared_memory ? Region::Kind::kShared
+                                                                      : Region::Kind::kPrivate),
+          Allocator::Options{.soft_limit = settings.max_bytes})),
+      budget_(settings.max_bytes),
       memory_(*arena_),
       tickets_(tickets(*arena_)),
       supervisor_(

@@ -50,7 +50,6 @@ class TicketEngine {
     uint32_t rows = 1;                   // maximum per ticket
     uint32_t granule_rows = 0;           // rows per granule; 0: chosen per batch
     std::vector<uint32_t> lanes;         // ring sizes of the lanes beside the first
-    uint64_t uncounted_bytes = 0;        // part of max_bytes that is left for what no holder counts
     bool describe_in_poll_only = false;  // Scheduler::Options::describe_in_poll_only
     bool raise = true;                   // Supervisor::Policy::raise
   };

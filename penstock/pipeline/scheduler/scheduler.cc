@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/stages/stream_chunk.h"
 
 namespace penstock {
 
@@ -342,7 +343,7 @@ void Scheduler::retire(uint64_t seq) {
 void Scheduler::release_memory(BatchEntry& entry) {
   if (entry.tainted.load(std::memory_order_relaxed) == 0) {
     std::byte* base = arena_.region()->base();
-    if (entry.input_offset != 0) arena_.release(base + entry.input_offset);
+    if (entry.input_offset != 0) StreamChunk::release(arena_, entry.input_offset);
     if (entry.block_bytes != 0) arena_.release(base + entry.block_offset);
   }
   entry.input_offset = 0;

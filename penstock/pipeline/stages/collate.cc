@@ -69,18 +69,6 @@ Chunk& Collector::add(std::span<const uint64_t> positions) {
   return chunk;
 }
 
-// Calls f(chunk, row in the chunk, position) for every row that is alive, in order.
-template <class F>
-void Collector::each_row(F f) const {
-  for (size_t c = 0; c < used_; ++c) {
-    const Chunk& chunk = *chunks_[c];
-    for (uint64_t alive = chunk.alive(); alive != 0; alive &= alive - 1) {
-      auto row = static_cast<uint32_t>(__builtin_ctzll(alive));
-      f(chunk, row, positions_[c][row]);
-    }
-  }
-}
-
 bool Collector::settle() {
   rows_ = 0;
   spec_ = nullptr;

@@ -53,6 +53,17 @@ class Collector {
   // be fixed, but must have axes.
   std::span<const std::byte> column(size_t leaf) const;
   const std::byte* fixed_column(size_t leaf) const;  // the rows of a fixed leaf, in scratch memory
+  // Calls f(chunk, row in the chunk, position) for every row that is alive, in order.
+  template <class F>
+  void each_row(F f) const {
+    for (size_t c = 0; c < used_; ++c) {
+      const Chunk& chunk = *chunks_[c];
+      for (uint64_t alive = chunk.alive(); alive != 0; alive &= alive - 1) {
+        auto row = static_cast<uint32_t>(__builtin_ctzll(alive));
+        f(chunk, row, positions_[c][row]);
+      }
+    }
+  }
 
  private:
   std::string named(uint64_t position) const;
@@ -65,9 +76,6 @@ class Collector {
   void write_padded(size_t leaf, std::byte* to) const;
   void write_variable(size_t leaf, const Leaf& as, size_t place, const BlockLayout& layout,
                       std::byte* block) const;
-  template <class F>
-  void each_row(F f) const;
-
   Scratch& scratch_;
   Lengths lengths_;
   const Padding* padding_;

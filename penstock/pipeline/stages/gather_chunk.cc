@@ -10,8 +10,8 @@
 
 namespace penstock {
 namespace {
-// Smaller elements are copied, since copying them twice costs little. No space larger than
-// kMaxSpace is allocated, because the stream may end early.
+// Smaller elements are copied, since copying them twice costs less than a lease. No space larger
+// than kMaxSpace is allocated, because the stream may end early.
 constexpr uint64_t kMinElement = 32 << 10;
 constexpr uint64_t kMaxSpace = 64 << 20;
 // Origins usually take few bytes; if they need more than this, the elements are copied.
@@ -47,6 +47,8 @@ GatherChunk::Gathered GatherChunk::gather(ElementReader& stream, const Wanted& w
   elements_.begin(spec_);
   origins_.clear();
   drop_space();
+  wanted_rows_ = wanted.most;
+  announced_ = 0;
   // Failures::kInPlace: skipped elements are reported with the next delivered one, so one more is
   // read. There is space for it, because skipped elements take none.
   const auto wants_more = [&] {
@@ -77,7 +79,9 @@ GatherChunk::Gathered GatherChunk::gather(ElementReader& stream, const Wanted& w
     positions_.resize(rows);
     std::iota(positions_.begin(), positions_.end(), wanted.ordinal + before);
     Chunk& out = elements_.add(positions_);
-    if (before == 0) make_space(chunk_.spec(), wanted.most);
+    if (before == 0 && !may_lease(chunk_, static_cast<uint32_t>(__builtin_ctzll(alive)))) {
+      make_space(chunk_.spec(), wanted.most);
+    }
     uint32_t to = 0;
     for (uint64_t left = alive; left != 0; left &= left - 1) {
       own(chunk_, static_cast<uint32_t>(__builtin_ctzll(left)), out, to++);
@@ -123,7 +127,7 @@ uint64_t GatherChunk::take_losses(const Wanted& wanted, uint32_t count, Gathered
   return alive;
 }
 
-// Copies the row, which is valid only until the next call of the stream.
+// Copies the row, which is valid only until the next call of the stream; or leases its values.
 void GatherChunk::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
   if (!out.settle(in.spec())) {
     throw schema_error(*out.spec(), *in.spec());
@@ -131,9 +135,14 @@ void GatherChunk::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
   origins_.add(in.origin(row));
   const bool placed = space_.memory != nullptr && space_.rows < space_.layout.rows() &&
                       (space_.spec == in.spec() || *space_.spec == *in.spec());
+  const bool leased = space_.memory == nullptr && may_lease(in, row), first = leases_.empty();
   for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
     const uint64_t bytes = in.bytes(leaf, row);
     all_bytes_ += bytes;
+    if (leased && bytes != 0 && lease(in.at(leaf, row))) {
+      out.view(leaf, to, in.at(leaf, row), in.shape(leaf, row));
+      continue;
+    }
     std::byte* copy = nullptr;
     if (placed) {
       std::byte* block = space_.memory + space_.parts.block_at();
@@ -142,9 +151,45 @@ void GatherChunk::own(Chunk& in, uint32_t row, Chunk& out, uint32_t to) {
       copy = scratch_.take(bytes);
     }
     if (bytes != 0) std::memcpy(copy, in.at(leaf, row), bytes);
+    count_copy(bytes);
     out.view(leaf, to, copy, in.shape(leaf, row));
   }
   if (placed) ++space_.rows;
+  // Elements of one size: the others will take as much as the first one.
+  if (leased) announce(first && in.spec()->fixed() ? leased_bytes_ * wanted_rows_ : leased_bytes_);
+}
+
+// ---- leases ------------------------------------------------------------------------------------
+
+// Whether the row is large, and at least a part of it lies in the arena.
+bool GatherChunk::may_lease(const Chunk& in, uint32_t row) const {
+  if (arena_ == nullptr) return false;
+  uint64_t bytes = 0;
+  bool any = false;
+  for (size_t leaf = 0; leaf < in.spec()->leaves().size(); ++leaf) {
+    const uint64_t own = in.bytes(leaf, row);
+    bytes += own;
+    any |= own != 0 && arena_->contains(in.at(leaf, row));
+  }
+  return any && bytes >= kMinElement;
+}
+
+// Adds a lease on the block that the values lie in. False: they are not in the arena, or there is
+// no memory for the lease.
+bool GatherChunk::lease(const std::byte* values) {
+  if (values >= leased_begin_ && values < leased_end_) return true;  // another leaf's
+  const std::optional<Ref> ref = arena_->share_holding(values);
+  if (!ref) return false;
+  try {
+    leases_.push_back(*ref);
+  } catch (...) {
+    arena_->region()->return_lease(*ref);
+    throw;
+  }
+  leased_bytes_ += ref->bytes;
+  leased_begin_ = static_cast<const std::byte*>(arena_->block_of(values));
+  leased_end_ = leased_begin_ + ref->bytes;
+  return true;
 }
 
 // ---- memory of stream chunks -------------------------------------------------------------------
@@ -158,13 +203,22 @@ void GatherChunk::make_space(const SpecRef& spec, uint64_t rows) {
   space_.parts = {spec->bytes().size(), space_.layout.bytes(), space_for_origins(rows)};
   space_.memory = static_cast<std::byte*>(arena_->allocate(space_.parts.bytes()));
   space_.spec = spec;
-  if (on_space_ && space_.memory != nullptr) on_space_(space_.parts.bytes());
+  if (space_.memory != nullptr) announce(space_.parts.bytes());
+}
+
+void GatherChunk::announce(uint64_t bytes) {
+  if (!on_space_ || bytes <= announced_) return;
+  on_space_(announced_ = bytes);
 }
 
 void GatherChunk::drop_space() {
   if (space_.memory != nullptr) arena_->release(space_.memory);
   space_.memory = nullptr;
   space_.rows = 0;
+  for (const Ref& lease : leases_) arena_->region()->return_lease(lease);
+  leases_.clear();
+  leased_bytes_ = 0;
+  leased_begin_ = leased_end_ = nullptr;
 }
 
 std::byte* GatherChunk::take_space(const StreamChunkParts& parts) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "penstock/memory/allocator.h"
@@ -22,8 +23,12 @@ struct StreamChunkParts {
   uint64_t bytes() const { return origins_at() + origins_bytes; }
 };
 
-// Collects elements of a stream for a stream chunk. Large elements of equal size are written
-// straight to their places in the stream chunk. One thread.
+// Collects elements of a stream for a stream chunk. One thread.
+//
+// - Large elements that lie in the arena, because a worker made them there, stay where they are:
+//   the stream chunk gets a lease on each (LeasedRows).
+// - Other large elements of equal size are written straight to their places in the stream chunk.
+// - The rest is copied, and copied again into the stream chunk.
 class GatherChunk {
  public:
   // `place` counts what was gathered: elements that are alive, and failures that take the place of
@@ -50,8 +55,8 @@ class GatherChunk {
   // `context`'s scratch must outlive this. It holds the gathered elements until it is emptied,
   // which its owner does between stream chunks. `arena`: where stream chunks are allocated;
   // nullptr: unknown. It must outlive this. `max_space`: the largest chunk in bytes to allocate
-  // before all its elements are made. `on_space`: called with the bytes of a chunk when they are
-  // allocated before all its elements are made.
+  // before all its elements are made. `on_space`: called with the bytes of a chunk, as far as they
+  // are known, before all its elements are made.
   GatherChunk(const Context& context, const Streamed& stage, Allocator* arena = nullptr,
               uint64_t max_space = 0, std::function<void(uint64_t bytes)> on_space = nullptr);
   ~GatherChunk() { drop_space(); }
@@ -69,9 +74,20 @@ class GatherChunk {
   }
   const Collector& elements() const { return elements_; }
   const Origins& origins() const { return origins_; }  // of elements()
+  Allocator* arena() const { return arena_; }
+  // Of the blocks that elements() lie in; none if they were copied.
+  std::span<const Ref> leases() const { return leases_; }
+  uint64_t leased_bytes() const { return leased_bytes_; }  // of these blocks
+  // The leases belong to a stream chunk now.
+  void hand_over_leases() { leases_.clear(); }
+  // Counts bytes of elements that were copied, in the context's StreamMemory.
+  void count_copy(uint64_t bytes) {
+    if (memory_ != nullptr) memory_->count_copy(bytes);
+  }
   // Memory of the arena that holds all elements() in the block of a stream chunk with these parts.
   // The caller takes ownership. nullptr: there is none.
   std::byte* take_space(const StreamChunkParts& parts);
+  // Releases memory and leases that no stream chunk took.
   void drop_space();
   // Calls drop_space() on destruction.
   class Unused {
@@ -88,12 +104,15 @@ class GatherChunk {
  private:
   uint64_t take_losses(const Wanted& wanted, uint32_t count, Gathered& gathered);
   void own(Chunk& in, uint32_t row, Chunk& out, uint32_t to);
+  bool may_lease(const Chunk& in, uint32_t row) const;
+  bool lease(const std::byte* values);
+  void announce(uint64_t bytes);
   void make_space(const SpecRef& spec, uint64_t rows);
 
   uint32_t rows_to_pull(uint64_t wanted) const;
 
   Scratch& scratch_;
-  const StreamMemory* memory_;
+  StreamMemory* memory_;
   SpecRef spec_;
   Chunk chunk_;
   Collector elements_;
@@ -112,6 +131,13 @@ class GatherChunk {
     uint64_t rows = 0;  // rows written so far
   };
   Space space_;
+
+  std::vector<Ref> leases_;  // only while there is no space_
+  uint64_t leased_bytes_ = 0;
+  const std::byte* leased_begin_ = nullptr;  // the block of the last lease
+  const std::byte* leased_end_ = nullptr;
+  uint64_t wanted_rows_ = 0;  // of the current chunk, at most
+  uint64_t announced_ = 0;    // its bytes, as on_space_ has them
 };
 
 }  // namespace penstock

@@ -15,24 +15,34 @@ static_assert(sizeof(StreamChunkHead) == StreamChunkParts::kHeadBytes);
 
 StreamChunkParts parts_of(const GatherChunk& gathered) {
   const Collector& elements = gathered.elements();
-  return {elements.spec()->bytes().size(), elements.layout(elements.rows()).bytes(),
+  const uint64_t leases = gathered.leases().size();
+  return {elements.spec()->bytes().size(),
+          leases != 0 ? LeasedRows::bytes_of(elements, leases, *gathered.arena())
+                      : elements.layout(elements.rows()).bytes(),
           gathered.origins().bytes()};
 }
 
-// Writes everything except the block.
+// Writes everything except the rows.
 void write_around(const GatherChunk& gathered, const StreamChunkParts& parts, uint64_t ordinal,
-                  std::byte* to) {
+                  uint64_t kind, std::byte* to) {
   const Collector& elements = gathered.elements();
   const std::span<const std::byte> spec = elements.spec()->bytes();
-  const StreamChunkHead head{StreamChunk::kKind, parts.bytes(), ordinal, elements.rows(), parts};
+  const StreamChunkHead head{kind, parts.bytes(), ordinal, elements.rows(), parts};
   std::memcpy(to, &head, sizeof(head));
   std::memcpy(to + sizeof(head), spec.data(), spec.size());
   gathered.origins().write(to + parts.origins_at());
 }
 
-void write_block(const GatherChunk& gathered, const StreamChunkParts& parts, std::byte* to) {
+void write_block(GatherChunk& gathered, const StreamChunkParts& parts, std::byte* to) {
   const Collector& elements = gathered.elements();
   elements.write(elements.layout(elements.rows()), to + parts.block_at());
+  gathered.count_copy(parts.block_bytes);
+}
+
+std::byte* memory_for(const StreamChunkParts& parts, Allocator& arena) {
+  auto* memory = static_cast<std::byte*>(arena.allocate(parts.bytes()));
+  if (memory != nullptr) return memory;
+  throw Error(Code::kOutOfMemory, "stream", "no space for the elements of a batch");
 }
 
 class StreamChunkSource : public Indexed {
@@ -55,11 +65,11 @@ class StreamChunkSource : public Indexed {
     explicit Reader(Context& context) : context_(context) {}
     void fetch(const At&, std::span<const uint64_t> ordinals, Chunk& out, uint32_t row) override {
       const StreamChunk& stream_chunk = *context_.stream_chunk;
-      if (!out.settle(stream_chunk.block.spec())) {
+      if (!out.settle(stream_chunk.spec())) {
         throw Error(Code::kInternal, "stream_chunk", "elements of two specs in one chunk");
       }
       for (uint64_t ordinal : ordinals)
-        stream_chunk.block.view(ordinal - stream_chunk.ordinal, out, row++);
+        stream_chunk.view(ordinal - stream_chunk.ordinal, out, row++);
     }
 
    private:
@@ -73,45 +83,71 @@ class StreamChunkSource : public Indexed {
 
 std::string StreamChunk::origin(uint64_t position) const {
   const uint64_t element = position - ordinal;
-  return element < block.rows() ? Origins::text(origins, element) : "";
+  return element < rows() ? Origins::text(origins, element) : "";
 }
 
-uint64_t StreamChunk::bytes_of(const GatherChunk& elements) { return parts_of(elements).bytes(); }
+uint64_t StreamChunk::bytes_of(const GatherChunk& elements) {
+  return parts_of(elements).bytes() + elements.leased_bytes();
+}
 
-void StreamChunk::write(const GatherChunk& gathered, uint64_t ordinal, std::byte* to) {
+void StreamChunk::write(GatherChunk& gathered, uint64_t ordinal, std::byte* to) {
   const StreamChunkParts parts = parts_of(gathered);
-  write_around(gathered, parts, ordinal, to);
+  write_around(gathered, parts, ordinal, kBlock, to);
   write_block(gathered, parts, to);
 }
 
 uint64_t StreamChunk::put(GatherChunk& gathered, uint64_t ordinal, Allocator& arena) {
   const StreamChunkParts parts = parts_of(gathered);
-  std::byte* memory = gathered.take_space(parts);
-  if (memory == nullptr) {
-    memory = static_cast<std::byte*>(arena.allocate(parts.bytes()));
-    if (memory == nullptr) {
-      throw Error(Code::kOutOfMemory, "stream", "no space for the elements of a batch");
-    }
+  const bool leased = !gathered.leases().empty();
+  std::byte* memory = nullptr;
+  if (leased) {
+    memory = memory_for(parts, arena);
+    gathered.count_copy(LeasedRows::write(gathered.elements(), gathered.leases(), arena,
+                                          memory + parts.block_at()));
+    gathered.hand_over_leases();
+  } else if (memory = gathered.take_space(parts); memory == nullptr) {
+    memory = memory_for(parts, arena);
     write_block(gathered, parts, memory);
     gathered.drop_space();
   }
-  write_around(gathered, parts, ordinal, memory);
+  write_around(gathered, parts, ordinal, leased ? kLeased : kBlock, memory);
   return arena.region()->offset_of(memory);
+}
+
+void StreamChunk::release(Allocator& arena, uint64_t offset) {
+  std::byte* memory = arena.region()->base() + offset;
+  uint64_t kind;
+  std::memcpy(&kind, memory, sizeof(kind));
+  if (kind == kLeased) {
+    StreamChunkHead head;
+    std::memcpy(&head, memory, sizeof(head));
+    for (const Ref& lease : LeasedRows::leases(memory + head.parts.block_at())) {
+      arena.region()->return_lease(lease);
+    }
+  }
+  arena.release(memory);
 }
 
 StreamChunk StreamChunk::read(const std::byte* from) {
   StreamChunkHead head;
   std::memcpy(&head, from, sizeof(head));
   const StreamChunkParts& parts = head.parts;
-  if (head.kind != kKind || parts.spec_bytes > head.bytes || parts.block_bytes > head.bytes ||
-      parts.origins_bytes > head.bytes || parts.bytes() != head.bytes) {
+  if ((head.kind != kBlock && head.kind != kLeased) || parts.spec_bytes > head.bytes ||
+      parts.block_bytes > head.bytes || parts.origins_bytes > head.bytes ||
+      parts.bytes() != head.bytes) {
     throw Error(Code::kInternal, "stream_chunk", "a ticket without elements");
   }
   auto spec = std::make_shared<ElementSpec>(std::span(from + sizeof(head), parts.spec_bytes));
-  return {head.ordinal,
-          Block(std::move(spec), head.rows, const_cast<std::byte*>(from) + parts.block_at(),
-                parts.block_bytes, nullptr),
-          {from + parts.origins_at(), parts.origins_bytes}};
+  StreamChunk chunk;
+  chunk.ordinal = head.ordinal;
+  chunk.origins = {from + parts.origins_at(), parts.origins_bytes};
+  if (head.kind == kLeased) {
+    chunk.leased = LeasedRows(std::move(spec), head.rows, from + parts.block_at());
+  } else {
+    chunk.block = Block(std::move(spec), head.rows, const_cast<std::byte*>(from) + parts.block_at(),
+                        parts.block_bytes, nullptr);
+  }
+  return chunk;
 }
 
 IndexedRef chunk_source(SpecRef spec) {

@@ -7,6 +7,7 @@
 #include "penstock/memory/allocator.h"
 #include "penstock/pipeline/element/block.h"
 #include "penstock/pipeline/stages/gather_chunk.h"
+#include "penstock/pipeline/stages/leased_rows.h"
 #include "penstock/pipeline/stages/stage.h"
 
 namespace penstock {
@@ -14,31 +15,43 @@ namespace penstock {
 // Elements of a stream for one ticket. The ticket's worker applies the tail to them. A chunk is one
 // piece of memory in the consumer's arena, which workers in all processes map:
 //
-//   u64 kind (2), u64 bytes in all, u64 ordinal, u64 rows
-//   u64 bytes of the spec, u64 bytes of the Block, u64 bytes of Origins
+//   u64 kind (2 or 3), u64 bytes in all, u64 ordinal, u64 rows
+//   u64 bytes of the spec, u64 bytes of the rows, u64 bytes of Origins
 //   the spec
-//   the Block, from the next 64-byte boundary on
+//   the rows, from the next 64-byte boundary on: a Block (2), or LeasedRows (3)
 //   Origins, from the next 64-byte boundary on
 //
+// Large elements that workers made are LeasedRows: nobody copies them before the ticket's worker.
 // An ordinal is the number of a delivered element in the stream's epoch.
 struct StreamChunk {
-  static constexpr uint64_t kKind = 2;  // kind of an entry's indices; 0 and 1 are a sampler's
+  // Kinds of an entry's input; 0 and 1 are a sampler's.
+  static constexpr uint64_t kBlock = 2, kLeased = 3;
 
   uint64_t ordinal = 0;
-  Block block;
+  Block block;        // kBlock
+  LeasedRows leased;  // kLeased
   std::span<const std::byte> origins;
 
   // As Indexed::origin.
   std::string origin(uint64_t position) const;
+  const SpecRef& spec() const { return leased.rows() != 0 ? leased.spec() : block.spec(); }
+  uint64_t rows() const { return leased.rows() != 0 ? leased.rows() : block.rows(); }
+  // As Block::view.
+  void view(uint64_t row, Chunk& out, uint32_t at) const {
+    leased.rows() != 0 ? leased.view(row, out, at) : block.view(row, out, at);
+  }
   // Number of elements from ordinal `first` to the end of the chunk.
-  uint64_t rows_from(uint64_t first) const { return ordinal + block.rows() - first; }
+  uint64_t rows_from(uint64_t first) const { return ordinal + rows() - first; }
 
+  // The bytes of the chunk, and of the blocks that it holds leases on.
   static uint64_t bytes_of(const GatherChunk& elements);
-  // `to` has bytes_of(elements) bytes and is 64-byte aligned.
-  static void write(const GatherChunk& elements, uint64_t ordinal, std::byte* to);
+  // `to` has bytes_of(elements) bytes and is 64-byte aligned. REQUIRED: `elements` has no leases.
+  static void write(GatherChunk& elements, uint64_t ordinal, std::byte* to);
   // Writes a chunk into new memory of the arena, or completes it where its elements lie already.
-  // Returns its offset in the arena. The receiver of the chunk releases it. Error kOutOfMemory.
+  // Returns its offset in the arena. The receiver of the chunk calls release(). Error kOutOfMemory.
   static uint64_t put(GatherChunk& elements, uint64_t ordinal, Allocator& arena);
+  // Releases an entry's input of any kind, and the leases that it holds.
+  static void release(Allocator& arena, uint64_t offset);
   // Error kInternal: not a stream chunk.
   static StreamChunk read(const std::byte* from);
 };

@@ -425,7 +425,7 @@ class Loader(Restorable, Closing):
             Workers: ``workers``, a list with a dict of figures for each; ``copies`` and
             ``bytes_copied`` by reason, ``copies_avoided``, ``bytes_avoided``; ``stages`` that
             workers run, and ``stream_stages`` of a Dataset's stream, each with ``stage``, ``ns``
-            and ``rows``.
+            and ``rows``; ``stream_bytes_copied``, of that stream's elements.
 
             Current values: ``active_workers``, ``queue_size`` (limit of batches made ahead),
             ``queue`` (batches requested and not taken, and the ready ones among these).

@@ -164,6 +164,22 @@ TEST(Allocator, max_bytes_bounds_live_and_free_memory) {
   EXPECT_LE(allocator.region()->backed_bytes(), 33 * kMiB);
 }
 
+TEST(Allocator, free_memory_in_gaps_adds_nothing_beyond_the_soft_limit) {
+  Allocator allocator(region_of(256 * kMiB), {.soft_limit = 32 * kMiB});
+  std::vector<void*> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(allocator.allocate(3 * kMiB));
+  for (size_t i = 0; i < blocks.size(); i += 2) allocator.release(blocks[i]);
+  EXPECT_EQ(allocator.stats().committed_bytes, 30 * kMiB) << "kept, for blocks of this size";
+  void* large = allocator.allocate(12 * kMiB);
+  ASSERT_NE(large, nullptr);
+  std::memset(large, 1, 12 * kMiB);
+  EXPECT_LE(allocator.stats().peak_committed_bytes, 32 * kMiB);
+  EXPECT_LE(allocator.region()->backed_bytes(), 33 * kMiB);
+  // Blocks in use are not bounded.
+  for (int i = 0; i < 10; ++i) EXPECT_NE(allocator.allocate(3 * kMiB), nullptr);
+  EXPECT_EQ(allocator.stats().committed_bytes, allocator.stats().live_bytes);
+}
+
 TEST(Allocator, retained_memory_is_bounded_and_the_rest_given_back) {
   auto region = region_of(512 * kMiB);
   Allocator allocator(region, {.retain = 16 * kMiB});

@@ -80,6 +80,43 @@ TEST(Lease, several_leases_and_the_owner_count_together) {
   EXPECT_EQ(allocator.stats().live_blocks, 0u);
 }
 
+TEST(Lease, a_block_that_was_released_can_be_shared_while_a_lease_is_out) {
+  for (size_t bytes : {size_t{100}, kMiB}) {
+    Allocator allocator(region_of(16 * kMiB));
+    auto* block = static_cast<std::byte*>(allocator.allocate(bytes));
+    Lease first = allocator.lease(block);
+    allocator.release(block);
+    std::optional<Ref> ref = allocator.share_holding(block + bytes / 2);
+    ASSERT_TRUE(ref);
+    EXPECT_EQ(ref->bytes, bytes);
+    first.reset();
+    allocator.collect();
+    EXPECT_EQ(allocator.block_of(block), block) << "the second lease is out";
+    Lease second(allocator.region(), *ref);
+    EXPECT_EQ(second.data(), block);
+    second.reset();
+    EXPECT_EQ(allocator.share_holding(block), std::nullopt) << "the last lease came back";
+    allocator.collect();
+    EXPECT_EQ(allocator.share_holding(block), std::nullopt);
+    EXPECT_EQ(allocator.stats().live_blocks, 0u);
+    EXPECT_EQ(allocator.stats().stale_returns, 0u);
+  }
+}
+
+TEST(Lease, a_block_that_nobody_released_is_shared_by_any_address_in_it) {
+  Allocator allocator(region_of(16 * kMiB));
+  auto* block = static_cast<std::byte*>(allocator.allocate(5000));
+  int outside = 0;
+  EXPECT_EQ(allocator.share_holding(&outside), std::nullopt);
+  Lease lease(allocator.region(), allocator.share_holding(block + 4999).value());
+  EXPECT_EQ(lease.data(), block);
+  allocator.release(block);
+  EXPECT_EQ(allocator.stats().live_blocks, 1u);
+  lease.reset();
+  allocator.collect();
+  EXPECT_EQ(allocator.stats().live_blocks, 0u);
+}
+
 TEST(Lease, a_reference_that_is_stale_or_nonsense_is_an_error_and_never_a_block) {
   auto region = region_of(16 * kMiB);
   Allocator allocator(region);

@@ -63,7 +63,7 @@ Gone through(const Dataset& dataset, std::vector<StreamReader::Place>* places = 
         EXPECT_TRUE(std::ranges::all_of(values, [&](int64_t v) { return v == number; })) << number;
         gone.numbers.push_back(number);
       }
-      arena.release(memory);
+      StreamChunk::release(arena, made->offset);
     }
   }
   gone.most_live = arena.stats().peak_live_bytes;
@@ -121,7 +121,7 @@ TEST(StreamChunk, one_that_fails_keeps_no_space) {
   reader.start(0, StreamReader::Place());
   const std::optional<StreamReader::Made> first = reader.take();
   ASSERT_TRUE(first && !first->failure);
-  arena.release(arena.region()->base() + first->offset);
+  StreamChunk::release(arena, first->offset);
   const std::optional<StreamReader::Made> second = reader.take();
   ASSERT_TRUE(second && second->failure);
   EXPECT_EQ(arena.stats().live_bytes, 0u);
