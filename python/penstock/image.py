@@ -843,8 +843,8 @@ def color_jitter(
     fields
         As of `decode`.
     on
-        As of `random_flip`. On a device, images have at most 8,388,607 pixels, and one value in
-        many thousands differs by 1 from that of the workers.
+        As of `random_flip`. On a device, images have at most 8,388,607 pixels, and a few
+        values in many thousands may differ by 1 from those of the workers.
     """
     name = "image.color_jitter"
     one_of("on", on, _PLACES, name)
