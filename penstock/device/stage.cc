@@ -12,7 +12,6 @@ namespace penstock::device {
 namespace {
 
 constexpr unsigned kNonBlocking = 1;  // of a stream: it does not wait for the legacy default stream
-constexpr unsigned kNoTiming = 2;     // of an event: it is cheaper
 constexpr unsigned kPortable = 1;     // pinned memory for all contexts
 constexpr size_t kAlignment = 256;    // of arrays in a slot, as of the driver's own allocations
 constexpr size_t kDirect = size_t{64} << 10;  // arrays from this size on get a copy of their own
@@ -40,6 +39,7 @@ struct Stage::Use {
   Stream stream = nullptr;
   std::thread::id thread;    // that took it: the per-thread default stream belongs to one
   Event finished = nullptr;  // recorded when the batch was released
+  Event begun = nullptr;     // of the step; null: its end is known
 };
 
 struct Stage::Slot {
@@ -48,6 +48,7 @@ struct Stage::Slot {
   State state = State::kFree;
   DeviceMemory memory = 0;
   size_t bytes = 0;
+  Event begun = nullptr;  // before the copy; null: its end is known
   Event copied = nullptr;
   bool in_flight = false;                     // the copy is not known to have finished
   std::vector<std::shared_ptr<void>> owners;  // of the memory that the copy reads
@@ -131,8 +132,6 @@ Stage::~Stage() {
   if (inherited_) return;
   {
     Current current(*this);
-    for (Event event : idle_events_) driver_->destroy_event(event);
-    for (const Step& step : steps_) timeline_->add(TraceKind::kDeviceStep, step.begun, nullptr, 0);
     timeline_->end();
     driver_->destroy_stream(copies_);
   }
@@ -172,13 +171,12 @@ std::shared_ptr<Stage::Batch> Stage::put(std::vector<Tensor> tensors) {
   const uint64_t number = figures().batches;
   order_behind_uses(slot);
   if (plan.gathered > 0) gather(slot, tensors, plan);
-  const Event begun = timeline_->mark(copies_);
+  slot.begun = timeline_->mark(copies_);
   for (const Piece& piece : plan.pieces) {
     check(driver_->copy_to_device(slot.memory + piece.to, piece.from, piece.bytes, copies_),
           "a copy to the device");
   }
   check(driver_->record_event(slot.copied, copies_), "recording the end of a copy");
-  timeline_->add(TraceKind::kDeviceCopy, begun, timeline_->mark(copies_), number);
   std::vector<Tensor> arrays;
   for (size_t i = 0; i < tensors.size(); ++i) {
     auto* data =
@@ -271,9 +269,10 @@ Stage::Slot& Stage::add_slot(size_t bytes) {
 void Stage::free_memory(Slot& slot) noexcept {
   if (slot.memory != 0) driver_->free(slot.memory);
   if (slot.pinned != nullptr) driver_->free_pinned(slot.pinned);
-  if (slot.copied != nullptr) driver_->destroy_event(slot.copied);
+  timeline_->give_back(slot.copied);
+  timeline_->give_back(slot.begun);
   for (Use& use : slot.uses) {
-    if (use.finished != nullptr) driver_->destroy_event(use.finished);
+    timeline_->add(TraceKind::kDeviceStep, use.begun, use.finished, slot.batch);
   }
   std::lock_guard lock(mutex_);
   if (slot.memory != 0) {
@@ -298,9 +297,16 @@ void Stage::finish_copy(Slot& slot, bool wait, std::vector<std::shared_ptr<void>
   }
   check(result, "waiting for a copy");
   std::lock_guard lock(mutex_);
-  slot.in_flight = false;
+  end_copy(slot);
   for (auto& owner : slot.owners) owners.push_back(std::move(owner));
   slot.owners.clear();
+}
+
+// The copy has passed.
+void Stage::end_copy(Slot& slot) noexcept {
+  slot.in_flight = false;
+  timeline_->record(TraceKind::kDeviceCopy, std::exchange(slot.begun, nullptr), slot.copied,
+                    slot.batch);
 }
 
 // Makes the next copy into a slot wait for its consumers, on the device.
@@ -325,8 +331,7 @@ void Stage::order_behind_uses(Slot& slot) {
       ++figures_.device_waits;
     }
     check(result, "waiting for a consumer's stream");
-    std::lock_guard lock(mutex_);
-    idle_events_.push_back(use.finished);
+    timeline_->add(TraceKind::kDeviceStep, use.begun, use.finished, slot.batch);
   }
 }
 
@@ -438,16 +443,8 @@ void Stage::gather(Slot& slot, const std::vector<Tensor>& tensors, Plan& plan) {
 }
 
 Event Stage::take_event() {
-  {
-    std::lock_guard lock(mutex_);
-    if (!idle_events_.empty()) {
-      Event event = idle_events_.back();
-      idle_events_.pop_back();
-      return event;
-    }
-  }
   Event event = nullptr;
-  check(driver_->create_event(&event, kNoTiming), "making an event");
+  check(timeline_->take(event), "making an event");
   return event;
 }
 
@@ -493,7 +490,7 @@ void Stage::take(Slot& slot, int64_t number) {
                 "into the graph's own input");
   }
   const bool known = is_used_by(slot, stream);
-  if (!known) end_step(stream);
+  if (!known) end_steps(stream);
   Result result = driver_->query_event(slot.copied);
   const bool late = result == kNotReady;
   if (late) {
@@ -509,8 +506,7 @@ void Stage::take(Slot& slot, int64_t number) {
   slot.taken = true;
   if (late) ++figures_.late, ++figures_.device_waits;
   if (known) return;
-  slot.uses.push_back({stream, std::this_thread::get_id(), nullptr});
-  steps_.push_back({stream, std::this_thread::get_id(), begun, &slot, slot.batch});
+  slot.uses.push_back({stream, std::this_thread::get_id(), nullptr, begun});
 }
 
 bool Stage::is_used_by(const Slot& slot, Stream stream) const {
@@ -522,14 +518,19 @@ bool Stage::is_used_by(const Slot& slot, Stream stream) const {
   return false;
 }
 
-// The step of the batch that this thread took before on the stream ends with the next one.
-void Stage::end_step(Stream stream) {
+// Steps of batches that this thread took on the stream, and still has, end with the next one.
+void Stage::end_steps(Stream stream) {
   std::lock_guard lock(mutex_);
-  std::erase_if(steps_, [&](const Step& step) {
-    if (step.stream != stream || step.thread != std::this_thread::get_id()) return false;
-    timeline_->add(TraceKind::kDeviceStep, step.begun, timeline_->mark(stream), step.batch);
-    return true;
-  });
+  for (auto& slot : slots_) {
+    for (Use& use : slot->uses) {
+      if (use.begun == nullptr || use.finished != nullptr || use.stream != stream ||
+          use.thread != std::this_thread::get_id()) {
+        continue;
+      }
+      timeline_->add(TraceKind::kDeviceStep, std::exchange(use.begun, nullptr),
+                     timeline_->mark(stream), slot->batch);
+    }
+  }
 }
 
 void Stage::release(Slot& slot) noexcept {
@@ -537,16 +538,6 @@ void Stage::release(Slot& slot) noexcept {
   Current current(*this);
   std::unique_lock lock(mutex_);
   std::vector<Use> uses;
-  // Of a stream that can't be marked, the step's end is not known.
-  const auto end_step_of = [&](const Use& use, bool marks) {
-    std::erase_if(steps_, [&](const Step& step) {
-      if (step.slot != &slot || step.stream != use.stream || step.thread != use.thread)
-        return false;
-      const Event end = marks ? timeline_->mark(use.stream) : nullptr;
-      timeline_->add(TraceKind::kDeviceStep, step.begun, end, step.batch);
-      return true;
-    });
-  };
   for (Use& use : slot.uses) {
     int capturing = 0;
     Event event = nullptr;
@@ -555,23 +546,17 @@ void Stage::release(Slot& slot) noexcept {
     const bool foreign =
         use.stream == per_thread_default_stream() && use.thread != std::this_thread::get_id();
     if (!foreign && driver_->capture_status(use.stream, &capturing) == kSuccess && !capturing) {
-      if (!idle_events_.empty()) {
-        event = idle_events_.back();
-        idle_events_.pop_back();
-      } else {
-        driver_->create_event(&event, kNoTiming);
-      }
+      timeline_->take(event);
       if (event != nullptr && driver_->record_event(event, use.stream) == kSuccess) {
         ++figures_.events;
         use.finished = event;
         uses.push_back(use);
-        end_step_of(use, true);
         continue;
       }
-      if (event != nullptr) idle_events_.push_back(event);
+      timeline_->give_back(event);
     }
     slot.unknown_use = true;
-    end_step_of(use, false);
+    timeline_->give_back(use.begun);  // the step's end is not known
   }
   slot.uses = std::move(uses);
   slot.taken = false;
@@ -609,7 +594,7 @@ void Stage::close() noexcept {
   {
     std::lock_guard lock(mutex_);
     for (auto& slot : slots_) {
-      slot->in_flight = false;
+      if (slot->in_flight) end_copy(*slot);
       for (auto& owner : slot->owners) owners.push_back(std::move(owner));
       slot->owners.clear();
       if (slot->state != Slot::State::kStaged) unused.push_back(std::move(slot));
@@ -621,8 +606,22 @@ void Stage::close() noexcept {
 
 Stage::Traces Stage::traces() {
   if (!inherited_) {
+    try {
+      reap();
+    } catch (const Error&) {  // the device is lost: what is known stays
+    }
     Current current(*this);
-    if (current.result() == kSuccess) timeline_->read();
+    if (current.result() == kSuccess) {
+      timeline_->read();
+      std::lock_guard lock(mutex_);
+      for (auto& slot : slots_) {
+        for (Use& use : slot->uses) {
+          if (use.finished == nullptr || driver_->query_event(use.finished) != kSuccess) continue;
+          timeline_->record(TraceKind::kDeviceStep, std::exchange(use.begun, nullptr), use.finished,
+                            slot->batch);
+        }
+      }
+    }
   }
   return {timeline_->copies(), timeline_->steps()};
 }

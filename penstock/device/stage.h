@@ -107,7 +107,8 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
   Event take_event();
   void take(Slot& slot, int64_t stream);
   bool is_used_by(const Slot& slot, Stream stream) const;
-  void end_step(Stream stream);
+  void end_steps(Stream stream);
+  void end_copy(Slot& slot) noexcept;
   void release(Slot& slot) noexcept;
 
   const std::shared_ptr<const Driver> driver_;
@@ -121,21 +122,10 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
   std::shared_ptr<Region> region_;  // of the last batch; only the thread of put() uses it
   std::shared_ptr<Pins> pins_;      // of that region
 
-  std::unique_ptr<Timeline> timeline_;
-
-  // A step that has begun, on the stream that took its batch.
-  struct Step {
-    Stream stream = nullptr;
-    std::thread::id thread;
-    Event begun = nullptr;
-    const Slot* slot = nullptr;
-    uint64_t batch = 0;
-  };
+  std::unique_ptr<Timeline> timeline_;  // has all events that are not in use
 
   mutable std::mutex mutex_;  // of everything below
   std::vector<std::unique_ptr<Slot>> slots_;
-  std::vector<Event> idle_events_;
-  std::vector<Step> steps_;
   uint64_t releases_ = 0;  // gives released slots an order
   bool closed_ = false;
   std::string lost_;  // why the device can't be used any more

@@ -22,7 +22,7 @@ Timeline::Timeline(const Driver& driver, Stream copies, uint64_t renew_ns)
       steps_(std::make_unique<TraceRing>()),
       copy_lane_(copies_.get()),
       step_lane_(steps_.get()) {
-  base_ = take_event();
+  base_ = take_idle();
   if (base_ == nullptr) return;
   // It passes between two looks at the host's clock; again if the host was interrupted meanwhile.
   uint64_t before = 0, after = kCloseNs;
@@ -35,7 +35,7 @@ Timeline::Timeline(const Driver& driver, Stream copies, uint64_t renew_ns)
   base_ns_ = before + (after - before) / 2;
 }
 
-Event Timeline::take_event() noexcept {
+Event Timeline::take_idle() noexcept {
   if (!idle_.empty()) {
     Event event = idle_.back();
     idle_.pop_back();
@@ -45,16 +45,49 @@ Event Timeline::take_event() noexcept {
   return driver_.create_event(&event, kTimed) == kSuccess ? event : nullptr;
 }
 
+// After end() there is nobody to keep it.
+void Timeline::keep(Event event) noexcept {
+  if (event == nullptr) return;
+  if (ended_) {
+    driver_.destroy_event(event);
+  } else {
+    idle_.push_back(event);
+  }
+}
+
+Result Timeline::take(Event& event) noexcept {
+  std::lock_guard lock(mutex_);
+  if (!idle_.empty()) {
+    event = idle_.back();
+    idle_.pop_back();
+    return kSuccess;
+  }
+  return driver_.create_event(&event, kTimed);
+}
+
 void Timeline::give_back(Event event) noexcept {
-  if (event != nullptr) idle_.push_back(event);
+  std::lock_guard lock(mutex_);
+  keep(event);
+}
+
+void Timeline::record(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept {
+  std::lock_guard lock(mutex_);
+  if (begin == nullptr) return;
+  if (!ended_) write(kind, begin, end, batch);
+  keep(begin);
+}
+
+void Timeline::write(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept {
+  const uint64_t from = time_of(begin), to = time_of(end);
+  if (from != 0 && to >= from) lane_of(kind).writer.record(kind, from, to, 0, batch);
 }
 
 Event Timeline::mark(Stream stream) noexcept {
   std::lock_guard lock(mutex_);
   if (ended_ || base_ == nullptr) return nullptr;
-  Event event = take_event();
+  Event event = take_idle();
   if (event != nullptr && driver_.record_event(event, stream) != kSuccess) {
-    give_back(event);
+    keep(event);
     return nullptr;
   }
   return event;
@@ -62,10 +95,10 @@ Event Timeline::mark(Stream stream) noexcept {
 
 void Timeline::add(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept {
   std::lock_guard lock(mutex_);
-  Lane& lane = kind == TraceKind::kDeviceCopy ? copy_lane_ : step_lane_;
+  Lane& lane = lane_of(kind);
   if (begin == nullptr || end == nullptr || ended_ || lane.spans.size() >= kMostSpans) {
-    give_back(begin);
-    if (end != begin) give_back(end);
+    keep(begin);
+    if (end != begin) keep(end);
     return;
   }
   lane.spans.push_back({kind, begin, end, batch});
@@ -89,13 +122,13 @@ void Timeline::renew_base() noexcept {
       base_ns_ = std::clamp(at, next_base_ns_, now);
       std::swap(base_, next_base_);
     }
-    give_back(next_base_);
+    keep(next_base_);
     next_base_ = nullptr;
   } else if (now - base_ns_ > renew_ns_) {
-    next_base_ = take_event();
+    next_base_ = take_idle();
     next_base_ns_ = now;
     if (next_base_ != nullptr && driver_.record_event(next_base_, stream_) != kSuccess) {
-      give_back(next_base_);
+      keep(next_base_);
       next_base_ = nullptr;
     }
   }
@@ -112,10 +145,9 @@ void Timeline::read(Lane& lane) noexcept {
     const Span span = lane.spans.front();
     if (driver_.query_event(span.end) != kSuccess) return;
     lane.spans.pop_front();
-    const uint64_t begin = time_of(span.begin), end = time_of(span.end);
-    if (begin != 0 && end >= begin) lane.writer.record(span.kind, begin, end, 0, span.batch);
-    give_back(span.begin);
-    give_back(span.end);
+    write(span.kind, span.begin, span.end, span.batch);
+    keep(span.begin);
+    keep(span.end);
   }
 }
 
@@ -125,13 +157,13 @@ void Timeline::end() noexcept {
   ended_ = true;
   for (Lane* lane : {&copy_lane_, &step_lane_}) {
     for (const Span& span : lane->spans) {
-      give_back(span.begin);
-      give_back(span.end);
+      keep(span.begin);
+      keep(span.end);
     }
     lane->spans.clear();
   }
-  give_back(base_);
-  give_back(next_base_);
+  keep(base_);
+  keep(next_base_);
   for (Event event : idle_) driver_.destroy_event(event);
   idle_.clear();
 }

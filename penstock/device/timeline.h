@@ -37,6 +37,11 @@ class Timeline {
 
   // Records an event on a stream; null: the driver refused. REQUIRED: the stream captures nothing.
   Event mark(Stream stream) noexcept;
+  // An event that can be timed, for the caller, who gives it back. Nothing may refer to it then.
+  Result take(Event& event) noexcept;
+  void give_back(Event event) noexcept;
+  // A span between two events that have passed; owns the first. A null one leaves the span out.
+  void record(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept;
   // A span between two marks, which this then owns; a null one leaves the span out. `batch`: its
   // number.
   void add(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept;
@@ -61,8 +66,10 @@ class Timeline {
   };
   static constexpr size_t kMostSpans = 256;  // of a lane that are not read yet
 
-  Event take_event() noexcept;
-  void give_back(Event event) noexcept;
+  Event take_idle() noexcept;
+  void keep(Event event) noexcept;
+  void write(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept;
+  Lane& lane_of(TraceKind kind) { return kind == TraceKind::kDeviceCopy ? copy_lane_ : step_lane_; }
   void renew_base() noexcept;
   void read(Lane& lane) noexcept;
   // The host's time of an event that has passed; 0: unknown.
