@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,33 @@ GRACE_S = 5.0
 # A shell's "&" and nohup ignore SIGINT, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A module that imports a framework when it is collected, by itself or through torch_contract.
+IMPORTS_A_FRAMEWORK = re.compile(
+    r"""^(\w+ = )?pytest\.importorskip\("(accelerate|jax|keras|tensorflow|torch)\W"""
+    r"""|^(import|from) (accelerate|jax|keras|tensorflow|torch|torch_contract)\b""",
+    re.MULTILINE,
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--frameworks",
+        choices=("all", "without", "only"),
+        default="all",
+        help="modules of tests: all, those that import no framework, or the others. A fork of a "
+        "process that has imported frameworks takes twice the time",
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what --frameworks leaves out; files named on the command line run always."""
+    part = config.getoption("--frameworks")
+    if part == "all" or not collection_path.match("test_*.py"):
+        return None
+    imports = IMPORTS_A_FRAMEWORK.search(collection_path.read_text(encoding="utf-8")) is not None
+    return True if imports != (part == "only") else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
