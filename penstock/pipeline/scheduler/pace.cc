@@ -33,6 +33,9 @@ void ConsumerPace::ask(const Position& at, uint64_t batch_bytes) {
     quick_ = (asked_ns_ - given_ns_) / (untimed_ + 1) < kQuickNs;
   }
   untimed_ = 0;
+  if (tuner_ && batch_bytes != 0 && !std::exchange(sized_, true)) {
+    queue_.store(tuner_->begin(batch_bytes).queue, std::memory_order_relaxed);
+  }
   if (asked_ns_ >= next_depth_ns_) {
     next_depth_ns_ = asked_ns_ + 1'000'000;
     const uint32_t ready = depth();

@@ -59,6 +59,7 @@ class ConsumerPace {
   uint64_t asked_ns_ = 0;  // when the consumer asked for a batch; 0: the consumer is busy
   uint64_t given_ns_ = 0;
   bool late_ = false;
+  bool sized_ = false;    // the tuner knows the size of a batch
   bool quick_ = false;    // the consumer asked for the last batches within microseconds
   uint32_t untimed_ = 0;  // batches since the clock was read
   uint64_t next_depth_ns_ = 0;

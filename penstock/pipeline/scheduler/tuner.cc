@@ -22,6 +22,12 @@ Tuner::Tuner(const Limits& limits, const Settings& start) : limits_(limits), set
   if (limits_.queue) settings_.queue = std::clamp(start.queue, kMinQueue, limits_.max_queue);
 }
 
+const Tuner::Settings& Tuner::begin(uint64_t batch_bytes) {
+  const uint64_t most = std::min(limits_.max_bytes, kStartBytes);
+  if (limits_.queue) settings_.queue = std::min(settings_.queue, max_queue(most, batch_bytes));
+  return settings_;
+}
+
 const Tuner::Settings& Tuner::next(const Seen& seen) {
   sum_.period_ns += seen.period_ns;
   sum_.waited_ns += seen.waited_ns;
@@ -103,7 +109,7 @@ void Tuner::tune_queue(const Seen& seen, double wait, double idle, double rate) 
     calm_ = 0;
     queue -= std::max(queue / 4, 1u);
   }
-  queue = std::clamp(queue, kMinQueue, max_queue(seen.batch_bytes));
+  queue = std::clamp(queue, kMinQueue, max_queue(limits_.max_bytes, seen.batch_bytes));
   const uint32_t least = std::max(kMinQueue, settings_.workers);
   if (waits && until_shorter_ == 0 && queue > least) {
     away_ = std::min(std::max(queue / 4, 1u), queue - least);
@@ -125,9 +131,9 @@ void Tuner::conclude_queue(double rate, double idle) {
   until_shorter_ = kRest;
 }
 
-uint32_t Tuner::max_queue(uint64_t batch_bytes) const {
+uint32_t Tuner::max_queue(uint64_t max_bytes, uint64_t batch_bytes) const {
   if (batch_bytes == 0) return limits_.max_queue;
-  const uint64_t fit = std::min<uint64_t>(limits_.max_bytes / batch_bytes, limits_.max_queue);
+  const uint64_t fit = std::min<uint64_t>(max_bytes / batch_bytes, limits_.max_queue);
   return std::max(static_cast<uint32_t>(fit), kMinQueue);
 }
 

@@ -23,6 +23,8 @@ namespace penstock {
 // The consumer did not wait:
 // - Remove one worker if the idle time exceeded that of 1.25 workers.
 // - Shorten the queue by a quarter if more than a quarter of it was ready for kCalm periods.
+//
+// The queue begins with kStartBytes at most: each batch of a longer one is new memory.
 class Tuner {
  public:
   struct Settings {
@@ -32,6 +34,7 @@ class Tuner {
   };
   static constexpr uint32_t kMaxQueue = 64;
   static constexpr uint32_t kMinQueue = 2;
+  static constexpr uint64_t kStartBytes = uint64_t{256} << 20;
   struct Limits {
     // False: the user gave a number, which is not tuned.
     bool workers = false, queue = false;
@@ -53,6 +56,8 @@ class Tuner {
   static constexpr uint32_t kCalm = 20, kRest = 50, kStart = 5;
 
   Tuner(const Limits& limits, const Settings& start);
+  // The size of a batch is known. To be called once, before next().
+  const Settings& begin(uint64_t batch_bytes);
   // Adds `seen` up until there is a full period; only then the settings change.
   const Settings& next(const Seen& seen);
   const Settings& settings() const { return settings_; }
@@ -64,7 +69,7 @@ class Tuner {
   void conclude_queue(double rate, double idle);
   void try_out(int32_t more, double rate);
   void conclude(double rate, bool waits);
-  uint32_t max_queue(uint64_t batch_bytes) const;
+  uint32_t max_queue(uint64_t max_bytes, uint64_t batch_bytes) const;
 
   Limits limits_;
   Settings settings_;

@@ -57,7 +57,8 @@ class Loader(Restorable, Closing):
     start_method : {"spawn", "forkserver", "fork"}
     max_queue_size : int, optional
         Batches that may be made and not yet taken, besides one in each worker. A Dataset's own
-        ``prefetch(n)`` has precedence. None: 10; for a Dataset, tuned to the consumer's pace.
+        ``prefetch(n)`` has precedence. None: 10; for a Dataset at first 10, or 256 MiB of batches
+        if these are fewer, then tuned to the consumer's pace.
     max_bytes : int, optional
         Bytes of such batches. None: a quarter of the memory that this process may use.
     ordered : bool

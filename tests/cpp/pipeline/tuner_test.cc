@@ -135,6 +135,16 @@ TEST(Tuner, the_queue_stays_within_its_bytes) {
   EXPECT_EQ(run.after(tuner, 10).queue, Tuner::kMinQueue);
 }
 
+TEST(Tuner, a_queue_of_large_batches_begins_short_and_grows) {
+  Tuner tuner(kBoth, {4, 10});
+  EXPECT_EQ(tuner.begin(uint64_t{64} << 20).queue, 4u);
+  MadeUpPace run{.work_ns = 1'000'000, .step_ns = 100'000, .uneven = true};
+  EXPECT_GE(run.after(tuner, 10).queue, 32u);
+  EXPECT_EQ(Tuner(kBoth, {4, 10}).begin(uint64_t{1} << 40).queue, Tuner::kMinQueue);
+  EXPECT_EQ(Tuner(kBoth, {4, 10}).begin(1 << 20).queue, 10u);
+  EXPECT_EQ(Tuner({true, false, 8}, {4, 10}).begin(uint64_t{1} << 40).queue, 10u);  // given
+}
+
 TEST(Tuner, what_was_given_stays) {
   for (const MadeUpPace& run :
        {MadeUpPace{.step_ns = 50'000'000}, MadeUpPace{.work_ns = 50'000'000, .step_ns = 1'000},
