@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,6 +165,29 @@ def test_sections_behind_sections_are_found_again_with_any_budget(processes: boo
                 del iterator
                 feed.restore(state)
                 assert numbers(feed) == list(range(cut, 36)), f"{budget} MiB, {cut}"
+
+
+@pytest.mark.parametrize("max_bytes", [1, MIB, None])
+def test_a_worker_that_is_killed_holds_no_bytes_and_no_element(tmp_path: Path, max_bytes: Any):
+    """Large elements stay in their slots until their batch is made, whoever made them."""
+    marker = str(tmp_path / "killed")
+
+    def made(number: Any) -> Any:
+        if number == 23 and not os.path.exists(marker):
+            open(marker, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.full((64, 1024), float(number))
+
+    def yes(_element: Any) -> bool:
+        return True
+
+    dataset = Dataset.range(48).map(made).filter(yes).batch(4)
+    with dataset.build(workers=2, use_multiprocessing=True, max_bytes=max_bytes) as feed:
+        for _ in range(2):
+            numbers = [row for batch in feed for row in batch[:, 63, 1023].tolist()]
+            assert numbers == list(range(48))
+        assert feed.stats()["restarts"] == 1
+        assert feed.stats()["stream_bytes_copied"] == 0
 
 
 def large(number: Any) -> Any:
