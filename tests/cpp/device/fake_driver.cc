@@ -195,11 +195,12 @@ bool is_pinned(const char* from, size_t bytes) {
   return from + bytes <= range->first + range->second.bytes;
 }
 
-// `clock_ms` moves the clock, for tests of long runs.
+// `clock_ms` moves the clock, for tests of long runs. Read for each event: without a lock.
+std::atomic<long> clock_ms{0};
+
 double device_ms() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double, std::milli>(now).count() +
-         static_cast<double>(value("clock_ms"));
+  return std::chrono::duration<double, std::milli>(now).count() + static_cast<double>(clock_ms);
 }
 
 int allocate_pinned_bytes(size_t bytes) {
@@ -227,6 +228,8 @@ EXPORT void fake_set(const char* name, long to) {
     world().failing["all"] = to;
   } else if (all.substr(0, 5) == "fail ") {
     world().failing[std::string(all.substr(5))] = to;
+  } else if (all == "clock_ms") {
+    clock_ms = to;
   } else {
     world().values[name] = to;
   }
