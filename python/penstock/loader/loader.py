@@ -20,7 +20,7 @@ from .epochs import Epochs
 from .iterators import BatchIterator, LoaderIterator
 from .progress import LossLog, check_bar, with_bar
 from .settings import check_worker_init, settings_of
-from .source import SourceInfo, source_info
+from .source import source_info
 from .worker_pool import WorkerPool
 
 
@@ -135,11 +135,7 @@ class Loader(Restorable, Closing):
         streams: int | None = None,
     ) -> None:
         samples = batch_size is not None
-        info = (
-            source
-            if isinstance(source, SourceInfo)
-            else source_info(source, samples, on_error, streams)
-        )
+        info = source_info(source, samples, on_error, streams)
         self._info = info
         self._settings, self._mode = settings_of(
             info,

@@ -194,13 +194,15 @@ def source_info(
     """Return the plan of a source.
 
     A Dataset's plan depends on `on_error`. With `streams`, the source is a function that is called
-    with each stream's number.
+    with each stream's number. A plan is returned as it is.
 
     Raises
     ------
     InvalidArgument
         The source cannot be fed; the text lists the accepted kinds.
     """
+    if isinstance(source, SourceInfo):
+        return source
     title = type(source).__name__
     if streams is not None:
         return _info_of_streams(source, streams)
