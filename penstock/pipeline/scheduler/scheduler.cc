@@ -310,8 +310,9 @@ Tickets::Described Scheduler::post() {
   entry.granules.store(window_.granules_of(entry.rows, pace_.queue(), pace_.workers()),
                        std::memory_order_relaxed);
   if (const uint64_t bytes = window_.block_bytes(); bytes != 0) {
-    // Without it, the worker asks for the block. Worker threads fault pages in side by side.
-    if (void* space = arena_.allocate_without_faults(bytes)) {
+    // Threads make a block with new pages themselves, side by side. Processes would have to ask.
+    const bool threads = ring_.fd() < 0;
+    if (void* space = threads ? arena_.allocate_without_faults(bytes) : arena_.allocate(bytes)) {
       entry.block_offset = arena_.region()->offset_of(space);
       entry.block_bytes = bytes;
     }
