@@ -84,7 +84,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind in self._shared and (hasattr(obj, "_wrapper") or not isinstance(obj, _CTYPES)):
             self.kept.append(obj)
             return self._shared[kind](obj)
-        if isinstance(obj, self._semaphore) and getattr(obj, "_is_fork_ctx", False):
+        if isinstance(obj, self._semaphore) and shared.is_forked_lock(obj):
             return shared.reduce_forked_lock(obj)
         if isinstance(obj, type):
             self._note_class(obj)

@@ -94,6 +94,11 @@ def reducers() -> dict[type, Any]:
 # ---- locks --------------------------------------------------------------------------------------
 
 
+def is_forked_lock(lock: Any) -> bool:
+    """Whether a lock is of the "fork" context. Python 3.11.2 says so only by a missing name."""
+    return bool(getattr(lock, "_is_fork_ctx", lock._semlock.name is None))
+
+
 def reduce_forked_lock(lock: Any) -> Any:
     """Reduce a lock of the "fork" context, which has an address and no name."""
     semaphore = lock._semlock
