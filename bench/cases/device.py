@@ -60,7 +60,7 @@ class Rows:
 
 
 def pinned_loader(images: np.ndarray, passes: int, batch: int, **options: Any) -> Iterator[Any]:
-    """Today's way: torch's DataLoader with pinned memory, and copies that nobody waits for."""
+    """Today's way: torch's DataLoader with pinned memory, and copies that do not wait."""
     loader = torch_loader(
         Rows(images, passes), batch_size=batch, pin_memory=True, drop_last=True, **options
     )

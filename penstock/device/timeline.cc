@@ -45,7 +45,7 @@ Event Timeline::take_idle() noexcept {
   return driver_.create_event(&event, kTimed) == kSuccess ? event : nullptr;
 }
 
-// After end() there is nobody to keep it.
+// After end() no pool is left, so it is destroyed.
 void Timeline::keep(Event event) noexcept {
   if (event == nullptr) return;
   if (ended_) {

@@ -169,7 +169,7 @@ def test_sections_behind_sections_are_found_again_with_any_budget(processes: boo
 
 @pytest.mark.parametrize("max_bytes", [1, MIB, None])
 def test_a_worker_that_is_killed_holds_no_bytes_and_no_element(tmp_path: Path, max_bytes: Any):
-    """Large elements stay in their slots until their batch is made, whoever made them."""
+    """Large elements stay in their slots until their batch is made."""
     marker = str(tmp_path / "killed")
 
     def made(number: Any) -> Any:

@@ -33,7 +33,7 @@ class LeasedRows {
   // in the arena lie in blocks of `leases`, which pass to the table.
   static uint64_t write(const Collector& rows, std::span<const Ref> leases, const Allocator& arena,
                         std::byte* table);
-  // Of the table. Whoever releases the table returns them to the arena's region.
+  // Of the table. To be returned to the arena's region when the table is released.
   static std::span<const Ref> leases(const std::byte* table);
 
   const SpecRef& spec() const { return spec_; }

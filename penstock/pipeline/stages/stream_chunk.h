@@ -21,7 +21,7 @@ namespace penstock {
 //   the rows, from the next 64-byte boundary on: a Block (2), or LeasedRows (3)
 //   Origins, from the next 64-byte boundary on
 //
-// Large elements that workers made are LeasedRows: nobody copies them before the ticket's worker.
+// Large elements that workers made are LeasedRows: only the ticket's worker copies them.
 // An ordinal is the number of a delivered element in the stream's epoch.
 struct StreamChunk {
   // Kinds of an entry's input; 0 and 1 are a sampler's.

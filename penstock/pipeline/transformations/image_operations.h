@@ -76,7 +76,7 @@ OpRef perspective(double distortion = 0.5, double p = 0.5, const WarpOptions& op
 OpRef parameters(OpRef operation, std::string field = "parameters");
 
 // The same numbers, without rounding, for callers that have a batch on a device: of images of these
-// sizes, whose random numbers are at `first` and the indices behind it. `to` has room for
+// sizes, whose random numbers are at `first` and the indices behind it. `to` holds
 // parameter_count(operation) numbers of each image. Errors kInvalidArgument: an operation that
 // parameters() refuses; an image that is too small for a crop.
 struct Size {

@@ -71,7 +71,7 @@ class DeviceRows(Protocol):
 
 
 # Bytes of small batches that torch gathers in one call, for a kernel takes longer to start than to
-# copy a small batch. Whoever keeps such a batch keeps all of these bytes.
+# copy a small batch. Such a batch keeps all of these bytes allocated.
 _TOGETHER = 4 << 20
 
 
