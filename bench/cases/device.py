@@ -37,11 +37,6 @@ def torch_on_gpu() -> Any:
     return torch
 
 
-def repeated(length: int, count: int) -> list[int]:
-    """The numbers of `count` samples of a set that is read again and again."""
-    return [k % length for k in range(count)]
-
-
 class Rows:
     """Samples that lie in memory: views of arrays, as tensors."""
 

@@ -103,7 +103,7 @@ TEST(Lease, a_block_that_was_released_can_be_shared_while_a_lease_is_out) {
   }
 }
 
-TEST(Lease, a_block_that_nobody_released_is_shared_by_any_address_in_it) {
+TEST(Lease, an_owned_block_is_shared_by_any_address_in_it) {
   Allocator allocator(region_of(16 * kMiB));
   auto* block = static_cast<std::byte*>(allocator.allocate(5000));
   int outside = 0;
