@@ -91,7 +91,7 @@ test-soak: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/test-group
 	$(PY) -m pytest -m soak
 	$(MAKE) --no-print-directory build-asan
 	for target in build/test/asan/tests/fuzz/*_fuzz; do \
-	  name=$$(basename $$target _fuzz); ASAN_OPTIONS=handle_sigill=1 $$target 60 tests/fuzz/corpus/$$name; \
+	  name=$$(basename $$target _fuzz); ASAN_OPTIONS=handle_sigill=1 $$target 60s tests/fuzz/corpus/$$name; \
 	done
 
 test-aarch64: $(STAMPS)/build

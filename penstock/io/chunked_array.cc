@@ -240,6 +240,7 @@ uint32_t fletcher32(std::span<const std::byte> bytes) {
 }
 
 void unshuffle(std::span<std::byte> to, std::span<const std::byte> from, size_t value_bytes) {
+  if (from.empty()) return;  // memcpy takes no null pointer
   const size_t values = from.size() / value_bytes;
   switch (value_bytes) {
     case 1:

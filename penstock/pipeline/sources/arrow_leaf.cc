@@ -369,7 +369,6 @@ class ArrowRows::Reading {
     }
     if (lists.begin == lists.end) return {child.offset, child.offset};
     const int64_t begin = offset_at(column, type.wide, lists.begin);
-    length = offset_at(column, type.wide, lists.begin + 1) - begin;
     int64_t end = begin;
     for (int64_t i = lists.begin; i < lists.end; ++i) {
       const int64_t next = offset_at(column, type.wide, i + 1);
@@ -377,6 +376,7 @@ class ArrowRows::Reading {
         throw lost("has offsets " + std::to_string(end) + " and " + std::to_string(next) +
                    " into " + std::to_string(child.length) + " items");
       }
+      if (i == lists.begin) length = next - end;
       if (next - end != length) {
         throw error(Code::kInvalidArgument,
                     "has lists of " + std::to_string(length) + " and " +
