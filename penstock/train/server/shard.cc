@@ -105,6 +105,7 @@ Shard::Shard(std::shared_ptr<ShardMemory> memory, Optimizer optimizer, const Ser
   if (memory_->shape().states != optimizer_.state_slabs()) {
     throw Error(Code::kInvalidArgument, "shard", "this memory is of another optimizer");
   }
+  memory_->abandon_change();
   stale_ranges_ = {{0, memory_->shape().floats}};
   const ShardRecord& record = memory_->record();
   started_ = mode_.workers == 0 || record.step > 0 || memory_->begun();
@@ -147,12 +148,19 @@ uint32_t Shard::index_of(uint64_t worker) {
   return index;
 }
 
+// Changes the record only, no floats.
+template <typename Edit>
+void Shard::change_record(Edit edit) {
+  const ShardMemory::Change change(*memory_);
+  change.commit(memory_->current().copy, edit);
+}
+
 // Records a decision that changes no weights.
 void Shard::record_decision(uint64_t worker, Outcome outcome) {
   const uint32_t index = rows_.at(worker);
   const uint64_t sequence = members_.at(worker).held->sequence;
   const uint64_t clock = outcome == Outcome::kLapsed ? slowest_clock() : row_of(worker).clock + 1;
-  memory_->commit(memory_->current().copy, [&](ShardRecord& next) {
+  change_record([&](ShardRecord& next) {
     next.rows[index].sequence = sequence;
     next.rows[index].outcome = outcome;
     next.rows[index].clock = clock;
@@ -196,9 +204,8 @@ Shard::JoinResult Shard::join(const Worker& worker) {
   const bool is_new = !rows_.contains(worker.id);
   if (is_new) {
     const uint32_t index = index_of(worker.id);
-    memory_->commit(memory_->current().copy, [&](ShardRecord& next) {
-      next.rows[index] = {.worker = worker.id, .clock = clock};
-    });
+    change_record(
+        [&](ShardRecord& next) { next.rows[index] = {.worker = worker.id, .clock = clock}; });
     rows_[worker.id] = index;
   }
   Member& member = members_[worker.id];
@@ -276,8 +283,7 @@ void Shard::drop_held_push(Member& member) {
 
 void Shard::erase_member(Members::iterator member) {
   if (const auto row = rows_.find(member->first); row != rows_.end()) {
-    memory_->commit(memory_->current().copy,
-                    [&](ShardRecord& next) { next.rows[row->second] = LedgerRow(); });
+    change_record([&](ShardRecord& next) { next.rows[row->second] = LedgerRow(); });
     rows_.erase(row);
   }
   members_.erase(member);
@@ -289,8 +295,7 @@ void Shard::rejoin(uint64_t worker, Member& member) {
   const uint64_t clock = slowest_clock();
   member.lapsed = false;
   const uint32_t index = rows_.at(worker);
-  memory_->commit(memory_->current().copy,
-                  [&](ShardRecord& next) { next.rows[index].clock = clock; });
+  change_record([&](ShardRecord& next) { next.rows[index].clock = clock; });
 }
 
 void Shard::pulled(uint64_t worker, uint64_t bytes) {
@@ -453,6 +458,7 @@ void Shard::close() {
 // Applies one push, or the average of several, as one update. REQUIRED: mutex_ is held.
 void Shard::apply(std::span<const Part> given) {
   memory_->crash_if(CrashPoint::kBeforeApply);
+  const ShardMemory::Change change(*memory_);
   const ShardMemory::Current now = memory_->current();
   std::vector<const Push*> pushes;
   for (const Part& part : given) pushes.push_back(part.push);
@@ -479,7 +485,7 @@ void Shard::apply(std::span<const Part> given) {
   }
   run(optimizer_.pass(step, scale, norm), parts, touched, now.copy, to);
 
-  memory_->commit(to, [&](ShardRecord& next) {
+  change.commit(to, [&](ShardRecord& next) {
     ++next.version;
     ++next.step;
     next.non_finite += not_finite;
@@ -615,14 +621,9 @@ std::string Shard::stats() const {
                                         {"bytes_out", bytes_out_},
                                         {"staleness", staleness_},
                                         {"saved_version", memory_->saved().version},
-                                        {"saving_failed", saving_failed_},
+                                        {"saving_failed", memory_->saving_failed()},
                                         {"workers", workers}};
   return stats.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
-void Shard::saving_failed(const std::string& why) {
-  std::lock_guard lock(mutex_);
-  saving_failed_ = why;
 }
 
 uint64_t Shard::read(std::span<float> into) const {
@@ -632,33 +633,19 @@ uint64_t Shard::read(std::span<float> into) const {
   return now.version;
 }
 
-std::unique_ptr<Shard::Checkpoint> Shard::checkpoint() const {
-  auto made = std::make_unique<Checkpoint>();
-  made->weights.resize(memory_->shape().floats);
-  made->states.assign(memory_->shape().states, made->weights);
-  std::lock_guard lock(mutex_);
-  const uint32_t copy = memory_->current().copy;
-  made->record = memory_->record();
-  made->commits = memory_->commits();
-  std::ranges::copy(memory_->weights(copy), made->weights.begin());
-  for (uint32_t i = 0; i < memory_->shape().states; ++i) {
-    std::ranges::copy(memory_->state(copy, i), made->states[i].begin());
-  }
-  return made;
-}
-
-void Shard::restore(const Checkpoint& checkpoint) {
+void Shard::restore(const ShardCheckpoint& checkpoint) {
   std::lock_guard lock(mutex_);
   if (!members_.empty() || checkpoint.weights.size() != memory_->shape().floats ||
       checkpoint.states.size() != memory_->shape().states) {
     throw Error(Code::kInvalidArgument, "restore", "the state of another shard");
   }
+  const ShardMemory::Change change(*memory_);
   const uint32_t copy = memory_->current().copy;
   std::ranges::copy(checkpoint.weights, memory_->weights(copy).begin());
   for (uint32_t i = 0; i < memory_->shape().states; ++i) {
     std::ranges::copy(checkpoint.states[i], memory_->state(copy, i).begin());
   }
-  memory_->commit(copy, [&](ShardRecord& next) { next = checkpoint.record; });
+  change.commit(copy, [&](ShardRecord& next) { next = checkpoint.record; });
   for (uint32_t i = 0; i < kMaxWorkers; ++i) {
     const uint64_t worker = checkpoint.record.rows[i].worker;
     if (worker == 0) continue;

@@ -112,17 +112,7 @@ class Shard {
   // which persist. "staleness"[i] counts pushes that came 2^(i-1) to 2^i - 1 versions after the
   // weights from which they were computed ([0]: none).
   std::string stats() const;
-  // A consistent copy of weights, state and record, for snapshots.
-  struct Checkpoint {
-    ShardRecord record;
-    uint64_t commits = 0;  // the memory's commits at that time
-    std::vector<float> weights;
-    std::vector<std::vector<float>> states;
-  };
-  std::unique_ptr<Checkpoint> checkpoint() const;
-  void restore(const Checkpoint& checkpoint);  // REQUIRED: no worker has joined
-  // Sets the reason why the last snapshot could not be written, for stats(); "": it was written.
-  void saving_failed(const std::string& why);
+  void restore(const ShardCheckpoint& checkpoint);  // REQUIRED: no worker has joined
 
  private:
   // A worker that has joined this object, or an earlier one according to the record.
@@ -145,6 +135,8 @@ class Shard {
 
   LedgerRow row_of(uint64_t worker) const;
   uint32_t index_of(uint64_t worker);  // of its row; a new row if needed
+  template <typename Edit>
+  void change_record(Edit edit);
   void record_decision(uint64_t worker, Outcome outcome);
   void renew(Member& member);
   void rejoin(uint64_t worker, Member& member);
@@ -191,7 +183,6 @@ class Shard {
   std::array<uint64_t, kBins> staleness_{};
   uint64_t pushes_ = 0, repeated_ = 0, lapsed_ = 0, pulls_ = 0, bytes_in_ = 0, bytes_out_ = 0;
   uint64_t began_ns_ = 0;
-  std::string saving_failed_;
 };
 
 }  // namespace penstock::train
