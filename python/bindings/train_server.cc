@@ -113,9 +113,11 @@ void bind_train_server(nb::module_& m) {
       .def(
           "__init__",
           [](ParameterClient* made, const std::vector<std::string>& addresses, std::string name,
-             std::string secret, bool encrypt, double retry, int encoding, double top_k) {
+             uint64_t worker_id, std::string secret, bool encrypt, double retry, int encoding,
+             double top_k) {
             new (made)
                 ParameterClient(addresses, {.name = std::move(name),
+                                            .worker_id = worker_id,
                                             .secret = std::move(secret),
                                             .encrypt = encrypt,
                                             .retry_s = retry,
@@ -123,8 +125,8 @@ void bind_train_server(nb::module_& m) {
                                             .top_k = top_k,
                                             .while_waiting = look_for_signals});
           },
-          nb::arg("addresses"), nb::arg("name"), nb::arg("secret"), nb::arg("encrypt"),
-          nb::arg("retry"), nb::arg("encoding"), nb::arg("top_k"), Unlocked())
+          nb::arg("addresses"), nb::arg("name"), nb::arg("worker_id"), nb::arg("secret"),
+          nb::arg("encrypt"), nb::arg("retry"), nb::arg("encoding"), nb::arg("top_k"), Unlocked())
       .def(
           "slab",
           [](const ParameterClient& client, bool shared) {
@@ -147,6 +149,7 @@ void bind_train_server(nb::module_& m) {
           nb::sig("def push_parts(self, parts: list) -> tuple[bool, bool, list[int]]"))
       .def("stats", &ParameterClient::stats, Unlocked())
       .def("close", &ParameterClient::close, Unlocked())
+      .def_prop_ro("sequence", &ParameterClient::sequence)
       .def_prop_ro("name", &ParameterClient::name)
       .def_prop_ro("shards", &ParameterClient::shards)
       .def_prop_ro("local", &ParameterClient::local);

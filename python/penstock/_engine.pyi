@@ -944,6 +944,7 @@ class ParameterClient:
         self,
         addresses: Sequence[str],
         name: str,
+        worker_id: int,
         secret: str,
         encrypt: bool,
         retry: float,
@@ -956,6 +957,8 @@ class ParameterClient:
     def push_parts(self, parts: list) -> tuple[bool, bool, list[int]]: ...
     def stats(self) -> str: ...
     def close(self) -> None: ...
+    @property
+    def sequence(self) -> int: ...
     @property
     def name(self) -> str: ...
     @property

@@ -113,7 +113,7 @@ Shard::Shard(std::shared_ptr<ShardMemory> memory, Optimizer optimizer, const Ser
     if (record.rows[i].worker == 0) continue;
     rows_[record.rows[i].worker] = i;
     // Gives the worker one lease to reconnect.
-    renew(members_[record.rows[i].worker]);
+    if (!record.rows[i].departed) renew(members_[record.rows[i].worker]);
   }
 }
 
@@ -134,13 +134,16 @@ uint32_t Shard::index_of(uint64_t worker) {
   auto oldest = members_.end();
   for (auto member = members_.begin(); member != members_.end(); ++member) {
     if (has_lease(member->second) || member->second.inside > 0) continue;
+    if (record.rows[rows_.at(member->first)].chosen) continue;
     if (oldest == members_.end() || member->second.lease_end < oldest->second.lease_end) {
       oldest = member;
     }
   }
   if (oldest == members_.end()) {
     throw Error(Code::kOutOfMemory, "join",
-                std::to_string(kMaxWorkers) + " workers have joined, the maximum");
+                std::to_string(kMaxWorkers) +
+                    " workers have joined, the maximum; those with a worker_id of the caller's "
+                    "choice are remembered after they have left");
   }
   const uint32_t index = rows_.at(oldest->first);
   rows_.erase(oldest->first);
@@ -202,10 +205,33 @@ Shard::JoinResult Shard::join(const Worker& worker) {
   expire_leases();
   const uint64_t clock = slowest_clock();
   const bool is_new = !rows_.contains(worker.id);
-  if (is_new) {
+  const LedgerRow before = row_of(worker.id);
+  if (worker.incarnation != 0 && worker.incarnation < before.incarnation) {
+    throw Error(Code::kInvalidArgument, "join",
+                "another client has taken over worker_id " + std::to_string(worker.id) +
+                    "; give each worker its own");
+  }
+  // Without evictions since then, this shard never knew the worker: it continues from an older
+  // snapshot, and has nothing of the push.
+  if (is_new && worker.in_doubt > 0 && memory_->record().evictions > worker.evictions) {
+    throw Error(Code::kInvalidArgument, "join",
+                "this worker was silent for so long that its place was given to another; push " +
+                    std::to_string(worker.in_doubt) +
+                    " may be in the weights, and is not repeated. Connect anew and pull");
+  }
+  const uint32_t incarnation =
+      worker.incarnation == 0 ? before.incarnation + 1 : worker.incarnation;
+  if (is_new || before.departed || before.incarnation != incarnation) {
+    const bool evicts = is_new && rows_.size() == kMaxWorkers;
     const uint32_t index = index_of(worker.id);
-    change_record(
-        [&](ShardRecord& next) { next.rows[index] = {.worker = worker.id, .clock = clock}; });
+    change_record([&](ShardRecord& next) {
+      LedgerRow& row = next.rows[index];
+      if (is_new) row = {.worker = worker.id, .sequence = worker.decided, .chosen = worker.chosen};
+      if (is_new || row.departed) row.clock = clock;
+      row.departed = 0;
+      row.incarnation = incarnation;
+      next.evictions += evicts;
+    });
     rows_[worker.id] = index;
   }
   Member& member = members_[worker.id];
@@ -217,7 +243,7 @@ Shard::JoinResult Shard::join(const Worker& worker) {
   member.joined = member.hello;
   renew(member);
   changed_.notify_all();
-  return {row_of(worker.id), member.hello, is_new};
+  return {row_of(worker.id), member.hello, is_new, memory_->record().evictions};
 }
 
 void Shard::ready(uint64_t worker) {
@@ -261,9 +287,11 @@ void Shard::undo_join(uint64_t worker, uint64_t hello) {
   if (found != members_.end() && found->second.joined == hello) remove(found);
 }
 
-void Shard::leave(uint64_t worker) {
+void Shard::leave(uint64_t worker, uint64_t hello) {
   std::lock_guard lock(mutex_);
-  if (const auto found = members_.find(worker); found != members_.end()) remove(found);
+  const auto found = members_.find(worker);
+  if (found == members_.end() || (hello != 0 && found->second.joined != hello)) return;
+  remove(found);
 }
 
 void Shard::remove(Members::iterator member) {
@@ -283,8 +311,16 @@ void Shard::drop_held_push(Member& member) {
 
 void Shard::erase_member(Members::iterator member) {
   if (const auto row = rows_.find(member->first); row != rows_.end()) {
-    change_record([&](ShardRecord& next) { next.rows[row->second] = LedgerRow(); });
-    rows_.erase(row);
+    const LedgerRow before = row_of(member->first);
+    const bool stays = before.chosen && before.sequence > 0;
+    change_record([&](ShardRecord& next) {
+      if (stays) {
+        next.rows[row->second].departed = 1;
+      } else {
+        next.rows[row->second] = LedgerRow();
+      }
+    });
+    if (!stays) rows_.erase(row);
   }
   members_.erase(member);
 }
@@ -387,6 +423,9 @@ Shard::Answer Shard::push(const Push& push) {
   const PushScope inside(*this, push.worker);
   // The member is not erased during push().
   Member& member = found->second;
+  if (push.hello != 0 && push.hello != member.joined) {
+    throw Error(Code::kClosed, "push", "the worker has connected again since");
+  }
   const uint64_t hello = member.hello;
   auto check_open = [&] {
     if (closed_) throw Error(Code::kClosed, "push", "the server was closed");
@@ -650,7 +689,7 @@ void Shard::restore(const ShardCheckpoint& checkpoint) {
     const uint64_t worker = checkpoint.record.rows[i].worker;
     if (worker == 0) continue;
     rows_[worker] = i;
-    renew(members_[worker]);
+    if (!checkpoint.record.rows[i].departed) renew(members_[worker]);
   }
   started_ = started_ || checkpoint.record.step > 0;
 }

@@ -27,8 +27,11 @@ struct LedgerRow {
   uint64_t sequence = 0;  // number of the last decided push
   uint64_t clock = 0;     // pushes since it joined, plus the slowest worker's clock at that time
   Outcome outcome = Outcome::kApplied;
-  uint32_t reserved = 0;
+  uint32_t incarnation : 30 = 0;  // number of the client object that has this worker's id
+  uint32_t chosen : 1 = 0;        // the id is the caller's choice: the row outlives its clients
+  uint32_t departed : 1 = 0;      // no client has the id now, and nobody waits for one
 };
+static_assert(sizeof(LedgerRow) == 32);  // every commit copies all rows
 
 inline constexpr uint32_t kMaxWorkers = 1024;
 
@@ -39,6 +42,7 @@ struct ShardRecord {
   uint64_t step = 0;     // of the optimizer
   uint64_t skipped = 0;
   uint64_t non_finite = 0;
+  uint64_t evictions = 0;  // rows of silent workers that were given to new ones
   LedgerRow rows[kMaxWorkers];
 };
 

@@ -19,6 +19,7 @@ using Json = nlohmann::json;
 constexpr const char* kServer = "ParameterServer";
 constexpr std::string_view kManifestBegin = "snapshot.", kManifestEnd = ".json";
 constexpr std::string_view kShardBegin = "shard-", kShardEnd = ".safetensors";
+constexpr uint32_t kMaxIncarnation = (1u << 30) - 1;
 constexpr uint64_t kMaxManifestBytes = uint64_t{1} << 24;
 
 Error damaged_snapshot(const std::string& path, const std::string& why) {
@@ -46,10 +47,16 @@ std::string to_json(const ShardRecord& record) {
   Json rows = Json::array();
   for (const LedgerRow& row : record.rows) {
     if (row.worker == 0) continue;
-    rows.push_back({row.worker, row.sequence, row.clock, static_cast<uint32_t>(row.outcome)});
+    rows.push_back({row.worker, row.sequence, row.clock, static_cast<uint32_t>(row.outcome),
+                    uint32_t{row.incarnation}, uint32_t{row.chosen}, uint32_t{row.departed}});
   }
-  return Json{{"server", record.server},   {"version", record.version},       {"step", record.step},
-              {"skipped", record.skipped}, {"non_finite", record.non_finite}, {"workers", rows}}
+  return Json{{"server", record.server},
+              {"version", record.version},
+              {"step", record.step},
+              {"skipped", record.skipped},
+              {"non_finite", record.non_finite},
+              {"evictions", record.evictions},
+              {"workers", rows}}
       .dump();
 }
 
@@ -61,13 +68,18 @@ ShardRecord record_of(const std::string& text) {
   json.at("step").get_to(record.step);
   json.at("skipped").get_to(record.skipped);
   json.at("non_finite").get_to(record.non_finite);
+  json.at("evictions").get_to(record.evictions);
   size_t i = 0;
   for (const Json& row : json.at("workers")) {
     if (i == kMaxWorkers) throw Error(Code::kDataLoss, kServer, "too many workers");
     const auto outcome = row.at(3).get<uint32_t>();
-    record.rows[i++] = {row.at(0).get<uint64_t>(), row.at(1).get<uint64_t>(),
-                        row.at(2).get<uint64_t>(),
-                        outcome <= 2 ? static_cast<Outcome>(outcome) : Outcome::kApplied};
+    record.rows[i++] = {.worker = row.at(0).get<uint64_t>(),
+                        .sequence = row.at(1).get<uint64_t>(),
+                        .clock = row.at(2).get<uint64_t>(),
+                        .outcome = outcome <= 2 ? static_cast<Outcome>(outcome) : Outcome::kApplied,
+                        .incarnation = row.at(4).get<uint32_t>() & kMaxIncarnation,
+                        .chosen = row.at(5).get<uint32_t>() & 1,
+                        .departed = row.at(6).get<uint32_t>() & 1};
   }
   return record;
 }
