@@ -116,12 +116,14 @@ bool publish_file(int fd, const std::string& hidden, const std::string& path) {
   if (fsync(fd) != 0) throw Error::from_errno(errno, "write", path);
   if (link(hidden.c_str(), path.c_str()) == 0) {
     unlink(hidden.c_str());
-    return true;
+  } else {
+    if (errno == EEXIST) return false;
+    // The file system has no hard links.
+    if (access(path.c_str(), F_OK) == 0) return false;
+    if (rename(hidden.c_str(), path.c_str()) != 0) throw Error::from_errno(errno, "write", path);
   }
-  if (errno == EEXIST) return false;
-  // The file system has no hard links.
-  if (access(path.c_str(), F_OK) == 0) return false;
-  if (rename(hidden.c_str(), path.c_str()) != 0) throw Error::from_errno(errno, "write", path);
+  const std::string folder = path.substr(0, name_in(path));
+  sync_posix_folder(folder.empty() ? "." : folder, "write");
   return true;
 }
 

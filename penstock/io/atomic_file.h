@@ -33,8 +33,8 @@ class AtomicFile {
   os::Fd fd_;
 };
 
-// Flushes `fd` to disk, then gives the file `hidden` the name `path`. False: `path` already exists;
-// the hidden file is unchanged. Any process. Error kSystem.
+// Flushes `fd` to disk, then gives the file `hidden` the name `path`, which is on the disk, too, on
+// return. False: `path` already exists; the hidden file is unchanged. Any process. Error kSystem.
 bool publish_file(int fd, const std::string& hidden, const std::string& path);
 
 // Writes all bytes at an offset of a file. Error kSystem, for example on a full disk. `path`: for

@@ -82,7 +82,8 @@ Connection::Connection(os::Fd socket, bool local, std::string peer, const Connec
   // Blocking calls with a timeout, without poll(): a large transfer is one system call.
   prepare_connected(socket_.get(), !local_,
                     limits.while_waiting ? std::min(limits.stall_timeout_s, 1e-9 * kCallbackNs)
-                                         : limits.stall_timeout_s);
+                                         : limits.stall_timeout_s,
+                    limits.stall_timeout_s);
   watch_forks();
 }
 

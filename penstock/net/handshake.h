@@ -58,6 +58,9 @@ class Handshake {
   }
   void received(size_t bytes);
 
+  // Server: the client has sent nothing yet.
+  bool peer_silent() const { return state_ == State::kClientHello && got_ == 0; }
+
   // complete(): both ends are authenticated and everything is sent. refused(): the refusal is sent,
   // and the connection should be closed.
   bool complete() const { return state_ == State::kComplete && outgoing().empty(); }

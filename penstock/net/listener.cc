@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -51,9 +52,9 @@ os::Fd bind_to(const SocketAddress& address) {
 
 struct Listener::PendingConnection {
   os::Fd fd;
-  std::string peer;
+  std::string peer, host;
   Handshake handshake;
-  Deadline deadline;
+  Deadline deadline, silent_deadline;
   short events = POLLIN | POLLOUT;
   bool closed = false;
 };
@@ -86,6 +87,7 @@ void Listener::after_fork_in_child() noexcept {
   closed_.store(true, std::memory_order_release);
   socket_.reset();
   for (const auto& each : pending_) each->fd.reset();
+  for (const auto& each : authenticated_) each->fd.reset();
   pending_mutex_.unlock();
 }
 
@@ -134,18 +136,39 @@ void Listener::accept_pending() {
   for (size_t taken = 0; taken < options_.max_handshakes; ++taken) {
     os::Fd fd = next_socket();
     if (!fd) return;
-    std::string peer;
+    SocketAddress peer;
     try {
-      peer = peer_address(fd.get()).text();
+      peer = peer_address(fd.get());
     } catch (const Error&) {
       continue;  // the client disconnected
     }
-    if (pending_.size() >= options_.max_handshakes) pending_.erase(pending_.begin());
+    if (pending_.size() >= options_.max_handshakes) make_room();
+    const std::string text = peer.text();
     pending_.push_back(std::unique_ptr<PendingConnection>(new PendingConnection{
-        std::move(fd), peer,
-        Handshake(Handshake::Side::kServer, options_.secret, options_.encrypt, peer),
-        Deadline(options_.handshake_timeout_s)}));
+        std::move(fd), text, peer.host(),
+        Handshake(Handshake::Side::kServer, options_.secret, options_.encrypt, text),
+        Deadline(options_.handshake_timeout_s), Deadline(options_.silent_timeout_s)}));
   }
+}
+
+// Clients that have sent their proof meanwhile are heard first, so silent ones push none of them
+// out. A host that opens many connections pushes out its own.
+void Listener::make_room() {
+  advance_all();
+  if (pending_.size() < options_.max_handshakes) return;
+  std::map<std::string, size_t> clients;
+  size_t most = 0;
+  for (const auto& each : pending_) most = std::max(most, ++clients[each->host]);
+  auto evicted = pending_.end();
+  for (auto each = pending_.begin(); each != pending_.end(); ++each) {
+    if (clients[(*each)->host] < most) continue;
+    if ((*each)->handshake.peer_silent()) {
+      evicted = each;
+      break;
+    }
+    if (evicted == pending_.end()) evicted = each;
+  }
+  pending_.erase(evicted);
 }
 
 // True if the handshake is complete.
@@ -170,20 +193,31 @@ bool Listener::advance(PendingConnection& pending) {
   return false;
 }
 
-// A connection whose handshake is complete; nullptr: none is.
-std::unique_ptr<Listener::PendingConnection> Listener::take_authenticated() {
-  std::lock_guard lock(pending_mutex_);
-  accept_pending();
-  std::unique_ptr<PendingConnection> found;
+// Moves those whose handshake is complete to authenticated_, and disconnects those that are late.
+void Listener::advance_all() {
   for (auto& each : pending_) {
-    if (each->deadline.passed()) {
+    // A late client is heard a last time: this thread may have been away.
+    if (advance(*each)) {
+      authenticated_.push_back(std::move(each));
+    } else if (each->deadline.passed() ||
+               (each->handshake.peer_silent() && each->silent_deadline.passed())) {
       each->closed = true;
-    } else if (!found && advance(*each)) {
-      found = std::move(each);
     }
   }
   std::erase_if(pending_, [](const auto& each) { return each == nullptr || each->closed; });
-  return found;
+}
+
+// A connection whose handshake is complete; nullptr: none is.
+std::unique_ptr<Listener::PendingConnection> Listener::take_authenticated() {
+  std::lock_guard lock(pending_mutex_);
+  if (authenticated_.empty()) {
+    accept_pending();
+    advance_all();
+  }
+  if (authenticated_.empty()) return nullptr;
+  auto first = std::move(authenticated_.front());
+  authenticated_.pop_front();
+  return first;
 }
 
 std::unique_ptr<Connection> Listener::try_accept() {
@@ -210,6 +244,7 @@ void Listener::wait(Deadline until) {
   for (const auto& each : pending_) {
     items.push_back({each->fd.get(), each->events, 0});
     until = Deadline::earlier(until, each->deadline);
+    if (each->handshake.peer_silent()) until = Deadline::earlier(until, each->silent_deadline);
   }
   poll(items.data(), items.size(), until.poll_ms());
 }

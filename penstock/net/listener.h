@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,8 +18,11 @@ namespace penstock::net {
 struct ListenOptions : LinkOptions {
   // Seconds within which a client must prove that it knows the secret; then it is disconnected.
   double handshake_timeout_s = 10;
-  // The most handshakes at a time. One more, and the oldest is disconnected.
-  size_t max_handshakes = 64;
+  // Seconds within which it must begin to.
+  double silent_timeout_s = 3;
+  // The most handshakes at a time. For one more, a client is disconnected: of the host with the
+  // most handshakes, the oldest that has sent nothing, or else the oldest.
+  size_t max_handshakes = 256;
 };
 
 // Accepts connections at an address (see address.h); by default on loopback, at a port that the
@@ -56,6 +60,8 @@ class Listener final : private ForkAware {
   std::unique_ptr<Connection> accept_local();
   void accept_pending();
   static bool advance(PendingConnection& pending);
+  void advance_all();
+  void make_room();
   std::unique_ptr<PendingConnection> take_authenticated();
   std::unique_ptr<Connection> try_accept();
   os::Fd next_socket();
@@ -71,7 +77,8 @@ class Listener final : private ForkAware {
   // Held while pending_ changes, so that a forked child finds it consistent. Not held while a
   // Connection is constructed, since that registers fork handlers itself.
   std::mutex pending_mutex_;
-  std::vector<std::unique_ptr<PendingConnection>> pending_;  // oldest first
+  std::vector<std::unique_ptr<PendingConnection>> pending_;       // oldest first
+  std::deque<std::unique_ptr<PendingConnection>> authenticated_;  // for the next calls of accept()
   std::optional<Deadline> pause_;  // set while the process is out of descriptors or memory
 };
 

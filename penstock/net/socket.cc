@@ -26,6 +26,7 @@ namespace penstock::net {
 namespace {
 
 constexpr char kAddress[] = "address";
+constexpr double kVanishedS = 30;
 
 [[noreturn]] void refuse(const std::string& address, const std::string& why) {
   throw Error(Code::kInvalidArgument, kAddress,
@@ -126,6 +127,17 @@ std::string SocketAddress::file() const {
   return text.sun_path[0] == '\0' ? std::string() : std::string(text.sun_path);
 }
 
+std::string SocketAddress::host() const {
+  if (is_unix()) return {};
+  char host[INET6_ADDRSTRLEN] = "";
+  if (storage.ss_family == AF_INET) {
+    const auto four = as<sockaddr_in>(storage);
+    return inet_ntop(AF_INET, &four.sin_addr, host, sizeof(host));
+  }
+  const auto six = as<sockaddr_in6>(storage);
+  return std::string("[") + inet_ntop(AF_INET6, &six.sin6_addr, host, sizeof(host)) + "]";
+}
+
 std::string SocketAddress::text() const {
   if (is_unix()) {
     const auto text = as<sockaddr_un>(storage);
@@ -136,15 +148,9 @@ std::string SocketAddress::text() const {
     const std::string prefix = own_prefix();
     return "unix:@" + (name.starts_with(prefix) ? name.substr(prefix.size()) : name);
   }
-  char host[INET6_ADDRSTRLEN] = "";
-  if (storage.ss_family == AF_INET) {
-    const auto four = as<sockaddr_in>(storage);
-    inet_ntop(AF_INET, &four.sin_addr, host, sizeof(host));
-    return "tcp://" + std::string(host) + ":" + std::to_string(ntohs(four.sin_port));
-  }
-  const auto six = as<sockaddr_in6>(storage);
-  inet_ntop(AF_INET6, &six.sin6_addr, host, sizeof(host));
-  return "tcp://[" + std::string(host) + "]:" + std::to_string(ntohs(six.sin6_port));
+  const uint16_t port = storage.ss_family == AF_INET ? as<sockaddr_in>(storage).sin_port
+                                                     : as<sockaddr_in6>(storage).sin6_port;
+  return "tcp://" + host() + ":" + std::to_string(ntohs(port));
 }
 
 std::vector<SocketAddress> resolve(const std::string& address) {
@@ -186,12 +192,12 @@ bool wait_for(int fd, short events, const Deadline& deadline) {
   return poll(&item, 1, deadline.poll_ms()) > 0;
 }
 
-void prepare_connected(int fd, bool tcp, double stall_timeout_s) {
+void prepare_connected(int fd, bool tcp, double call_timeout_s, double stall_timeout_s) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0) {
     throw Error::from_errno(errno, "fcntl", "cannot make a socket blocking");
   }
-  const timeval timeout = as_timeval(stall_timeout_s);
+  const timeval timeout = as_timeval(call_timeout_s);
   for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) {
     if (setsockopt(fd, SOL_SOCKET, option, &timeout, sizeof(timeout)) != 0) {
       throw Error::from_errno(errno, "setsockopt", "cannot set a socket's timeouts");
@@ -203,6 +209,13 @@ void prepare_connected(int fd, bool tcp, double stall_timeout_s) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 15);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  // Keep-alive is silent while data is unacknowledged; TCP itself would retry for a quarter of an
+  // hour. The limit also ends a connection whose peer lives but has no room, so it is no shorter
+  // than the caller's own, and there is none if the caller has none.
+  if (stall_timeout_s < 1e6) {
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
+               static_cast<int>(1e3 * std::max(stall_timeout_s, kVanishedS)));
+  }
 }
 
 std::optional<UnixPeer> unix_peer(int fd) {

@@ -30,6 +30,8 @@ struct SocketAddress {
   bool is_loopback() const;
   // In the form above, with numeric hosts.
   std::string text() const;
+  // The host in text(), without the port; empty: a unix address.
+  std::string host() const;
   // The file of a unix address; empty: none.
   std::string file() const;
 };
@@ -46,10 +48,11 @@ os::Fd make_socket(const SocketAddress& address);
 // False: the deadline passed, or a signal arrived, first. `events` are poll()'s.
 bool wait_for(int fd, short events, const Deadline& deadline);
 
-// Makes the socket blocking, each call for at most `stall_timeout_s`. On TCP the socket also sends
-// small messages immediately, and notices within about half a minute that a host vanished. Error
-// kSystem.
-void prepare_connected(int fd, bool tcp, double stall_timeout_s);
+// Makes the socket blocking, each call for at most `call_timeout_s`. On TCP the socket also sends
+// small messages immediately, and notices that a host vanished: within about half a minute while it
+// is idle; with data that the host has not acknowledged, or has no room for, within
+// `stall_timeout_s`, but at least half a minute. Error kSystem.
+void prepare_connected(int fd, bool tcp, double call_timeout_s, double stall_timeout_s);
 
 struct UnixPeer {
   pid_t pid = 0;

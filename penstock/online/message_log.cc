@@ -198,7 +198,6 @@ MessageLog::~MessageLog() {
 
 void MessageLog::after_fork_in_child() noexcept {
   inherited_.store(true);
-  lock_.reset();  // or the folder stays locked after the parent's end
   mutex_.unlock();
 }
 
@@ -216,9 +215,11 @@ void MessageLog::close() {
   }
   writer_->changed.notify_all();
   writer_->thread.join();
-  std::lock_guard lock(mutex_);
-  writer_->fd.reset();
-  lock_.reset();
+  {
+    std::lock_guard lock(mutex_);
+    writer_->fd.reset();
+  }
+  lock_.reset();  // not under mutex_, which before_fork() takes
 }
 
 void MessageLog::open() {
@@ -227,13 +228,7 @@ void MessageLog::open() {
   if (failed) {
     throw Error::from_errno(failed.value(), "spool", "cannot make the folder " + options_.folder);
   }
-  const std::string lock = options_.folder + "/lock";
-  lock_ = os::Fd(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!lock_) system_error("cannot open " + lock);
-  if (!os::lock_file(lock_.get())) {
-    throw Error(Code::kInvalidArgument, "spool",
-                "another process uses " + options_.folder + ": give each its own folder");
-  }
+  lock_.emplace(options_.folder, "spool", "give each run its own folder");
   for (const auto& entry : std::filesystem::directory_iterator(options_.folder)) {
     const std::string name = entry.path().filename().string();
     if (name.size() != 20 + kSuffix.size() || !name.ends_with(kSuffix)) continue;

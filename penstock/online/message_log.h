@@ -17,6 +17,7 @@
 #include "penstock/base/error.h"
 #include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
+#include "penstock/io/folder_lock.h"
 #include "penstock/online/message.h"
 
 namespace penstock::online {
@@ -152,7 +153,7 @@ class MessageLog final : private ForkAware {
 
   const LogOptions options_;
   const Tokens hand_over_;
-  os::Fd lock_;
+  std::optional<FolderLock> lock_;
   uint64_t torn_bytes_ = 0;
   RecentIds opened_ids_;
 

@@ -10,6 +10,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/half.h"
+#include "penstock/io/crc32c.h"
 
 namespace penstock::train {
 namespace {
@@ -21,7 +22,8 @@ constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as in the reference implementation
 // Of its JSON: the object, an array's object, its lists, one in reserve.
 constexpr int kMaxDepth = 4;
-constexpr size_t kConvertChunk = 1 << 16;  // floats that are converted at a time
+constexpr size_t kDigestChunk = size_t{4} << 20;  // bytes
+constexpr size_t kConvertChunk = 1 << 16;         // floats that are converted at a time
 
 using Name = std::pair<std::string_view, DType>;
 constexpr Name kNames[] = {
@@ -151,6 +153,24 @@ float widened(DType dtype, uint16_t half) {
   return dtype == DType::kFloat16 ? float16_to_float(half) : bfloat16_to_float(half);
 }
 
+// Computes the digest of the bytes that pass.
+class DigestingSink final : public Sink {
+ public:
+  explicit DigestingSink(std::unique_ptr<Sink> to) : to_(std::move(to)) {}
+
+  void write(std::span<const std::byte> bytes) override {
+    to_->write(bytes);
+    digest_.crc32c = crc32c(bytes, digest_.crc32c);
+    digest_.bytes += bytes.size();
+  }
+  void commit() override { to_->commit(); }
+  const FileDigest& digest() const { return digest_; }
+
+ private:
+  const std::unique_ptr<Sink> to_;
+  FileDigest digest_;
+};
+
 // Writes values as 16-bit numbers.
 void write_halves(Sink& sink, const ArrayToStore& array, DType dtype) {
   std::vector<uint16_t> halves(std::min(array.values.size(), kConvertChunk));
@@ -241,9 +261,9 @@ void SafetensorsReader::read(const StoredArray& array, std::span<float> into) co
   }
 }
 
-void write_safetensors(FileSystem& files, const std::string& path,
-                       std::span<const ArrayToStore> arrays,
-                       const std::map<std::string, std::string>& metadata, DType dtype) {
+FileDigest write_safetensors(FileSystem& files, const std::string& path,
+                             std::span<const ArrayToStore> arrays,
+                             const std::map<std::string, std::string>& metadata, DType dtype) {
   if (dtype != DType::kFloat32 && dtype != DType::kFloat16 && dtype != DType::kBfloat16) {
     throw Error(Code::kInvalidArgument, "safetensors",
                 "weights can be written as float32, float16 or bfloat16, not " +
@@ -268,17 +288,31 @@ void write_safetensors(FileSystem& files, const std::string& path,
     throw Error(Code::kInvalidArgument, "safetensors", "the names do not fit into a header");
   }
   const uint64_t length = header.size();
-  const auto sink = files.create(path);
-  sink->write(std::as_bytes(std::span(&length, 1)));
-  sink->write(std::as_bytes(std::span(header)));
+  DigestingSink sink(files.create(path));
+  sink.write(std::as_bytes(std::span(&length, 1)));
+  sink.write(std::as_bytes(std::span(header)));
   for (const ArrayToStore& array : arrays) {
     if (dtype == DType::kFloat32) {
-      sink->write(std::as_bytes(array.values));
+      sink.write(std::as_bytes(array.values));
     } else {
-      write_halves(*sink, array, dtype);
+      write_halves(sink, array, dtype);
     }
   }
-  sink->commit();
+  sink.commit();
+  return sink.digest();
+}
+
+FileDigest digest_of(File& file) {
+  FileDigest digest;
+  std::vector<std::byte> chunk(std::min<uint64_t>(file.size(), kDigestChunk));
+  for (const uint64_t size = file.size(); digest.bytes < size;) {
+    const uint64_t bytes = std::min<uint64_t>(size - digest.bytes, chunk.size());
+    const File::Segment next{digest.bytes, chunk.data(), bytes};
+    file.read({&next, 1});
+    digest.crc32c = crc32c(std::span(chunk).first(bytes), digest.crc32c);
+    digest.bytes += bytes;
+  }
+  return digest;
 }
 
 }  // namespace penstock::train

@@ -56,12 +56,21 @@ struct ArrayToStore {
   std::span<const float> values;
 };
 
+// Tells whether a file is the one that was written.
+struct FileDigest {
+  uint64_t bytes = 0;
+  uint32_t crc32c = 0;
+  bool operator==(const FileDigest&) const = default;
+};
+// Reads a file for its digest. Errors of File::read().
+FileDigest digest_of(File& file);
+
 // Writes a file, which appears, or replaces an existing one, when all of it is on the disk.
 // `dtype`: float32, or float16 or bfloat16, to which numbers are rounded. Error kInvalidArgument:
 // another dtype, or a finite number that would become infinite; kSystem.
-void write_safetensors(FileSystem& files, const std::string& path,
-                       std::span<const ArrayToStore> arrays,
-                       const std::map<std::string, std::string>& metadata,
-                       DType dtype = DType::kFloat32);
+FileDigest write_safetensors(FileSystem& files, const std::string& path,
+                             std::span<const ArrayToStore> arrays,
+                             const std::map<std::string, std::string>& metadata,
+                             DType dtype = DType::kFloat32);
 
 }  // namespace penstock::train

@@ -59,10 +59,12 @@ nb::tuple pushed(ParameterClient& client, const Gradients& gradients) {
 
 template <class Server>
 void bind_making(nb::class_<Server>& server) {
-  server.def("__init__", &make_server<Server>, nb::arg("parameters"), nb::arg("optimizer"),
-             nb::arg("shards"), nb::arg("mode"), nb::arg("listen"), nb::arg("secret"),
-             nb::arg("encrypt"), nb::arg("snapshots"), nb::arg("snapshot_seconds"),
-             nb::call_guard<WithoutGil>());
+  server
+      .def("__init__", &make_server<Server>, nb::arg("parameters"), nb::arg("optimizer"),
+           nb::arg("shards"), nb::arg("mode"), nb::arg("listen"), nb::arg("secret"),
+           nb::arg("encrypt"), nb::arg("snapshots"), nb::arg("snapshot_seconds"),
+           nb::call_guard<WithoutGil>())
+      .def_prop_ro("damaged_snapshots", &Server::damaged_snapshots);
 }
 
 }  // namespace
@@ -95,7 +97,9 @@ void bind_train_server(nb::module_& m) {
       .def("descriptors", &ShardProcesses::descriptors)
       .def("text", &ShardProcesses::text, nb::arg("addresses"))
       .def("read", &ShardProcesses::read, nb::arg("into"), Unlocked())
-      .def("save_unsaved", &ShardProcesses::save_unsaved, Unlocked())
+      .def_prop_ro("lock", &ShardProcesses::lock)
+      .def("start_saving", &ShardProcesses::start_saving, Unlocked())
+      .def("end_saving", &ShardProcesses::end_saving, Unlocked())
       .def(
           "crash_at",
           [](const ShardProcesses& self, size_t shard, int place) {
@@ -103,15 +107,17 @@ void bind_train_server(nb::module_& m) {
           },
           nb::arg("shard"), nb::arg("place"));
   m.def("supervise_shards", &train::supervise_shards, nb::arg("text"), nb::arg("descriptors"),
-        nb::arg("control"), Unlocked());
+        nb::arg("control"), nb::arg("lock"), Unlocked());
 
   nb::class_<ParameterClient>(m, "ParameterClient", "Internal: use penstock.train.connect.")
       .def(
           "__init__",
           [](ParameterClient* made, const std::vector<std::string>& addresses, std::string name,
-             std::string secret, bool encrypt, double retry, int encoding, double top_k) {
+             uint64_t worker_id, std::string secret, bool encrypt, double retry, int encoding,
+             double top_k) {
             new (made)
                 ParameterClient(addresses, {.name = std::move(name),
+                                            .worker_id = worker_id,
                                             .secret = std::move(secret),
                                             .encrypt = encrypt,
                                             .retry_s = retry,
@@ -119,8 +125,8 @@ void bind_train_server(nb::module_& m) {
                                             .top_k = top_k,
                                             .while_waiting = look_for_signals});
           },
-          nb::arg("addresses"), nb::arg("name"), nb::arg("secret"), nb::arg("encrypt"),
-          nb::arg("retry"), nb::arg("encoding"), nb::arg("top_k"), Unlocked())
+          nb::arg("addresses"), nb::arg("name"), nb::arg("worker_id"), nb::arg("secret"),
+          nb::arg("encrypt"), nb::arg("retry"), nb::arg("encoding"), nb::arg("top_k"), Unlocked())
       .def(
           "slab",
           [](const ParameterClient& client, bool shared) {
@@ -143,6 +149,7 @@ void bind_train_server(nb::module_& m) {
           nb::sig("def push_parts(self, parts: list) -> tuple[bool, bool, list[int]]"))
       .def("stats", &ParameterClient::stats, Unlocked())
       .def("close", &ParameterClient::close, Unlocked())
+      .def_prop_ro("sequence", &ParameterClient::sequence)
       .def_prop_ro("name", &ParameterClient::name)
       .def_prop_ro("shards", &ParameterClient::shards)
       .def_prop_ro("local", &ParameterClient::local);

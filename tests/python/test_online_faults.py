@@ -112,7 +112,7 @@ def test_a_damaged_snapshot_is_an_error_that_names_it(tmp_path: Path) -> None:
 def test_a_spool_belongs_to_one_run(tmp_path: Path) -> None:
     with (
         train.Online([], prepare, Model(), spool=tmp_path),
-        pytest.raises(InvalidArgument, match="another process uses"),
+        pytest.raises(InvalidArgument, match=f"in use by process {os.getpid()}"),
     ):
         train.Online([], prepare, Model(), spool=tmp_path)
 

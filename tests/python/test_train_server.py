@@ -428,23 +428,17 @@ def test_a_server_goes_on_from_its_snapshots(tmp_path):
         assert another.push(ones)
     with pytest.raises(penstock.InvalidArgument, match="another number of shards"):
         train.ParameterServer(train.Parameters(BLOCKS), train.Adam(0.1), shards=3, **options)
-    kept = (tmp_path / "shards" / "shard-1-of-2.safetensors").rename(tmp_path / "kept")
-    with pytest.raises(penstock.InvalidArgument, match="snapshots of some shards only"):
-        serve()
-    # An interrupted start has left files that no worker has used.
+    # An interrupted start has left files without a manifest.
     begun = tmp_path / "begun"
     train.ParameterServer(
         train.Parameters(BLOCKS), train.Adam(0.1), shards=2, snapshots=begun
     ).close()
-    (begun / "shard-0-of-2.safetensors").unlink()
+    for manifest in begun.glob("*.json"):
+        manifest.unlink()
     with train.ParameterServer(
         train.Parameters(BLOCKS), train.Adam(0.1), shards=2, snapshots=begun
     ) as again:
         assert again.pull() == [0, 0]
-    kept.rename(tmp_path / "shards" / "shard-1-of-2.safetensors")
-    (tmp_path / "shards" / "shard-1-of-2.safetensors").write_bytes(b"garbage")
-    with pytest.raises(penstock.DataLoss, match="shard-1-of-2"):
-        serve()
 
 
 def test_a_network_learns_over_the_server():

@@ -42,7 +42,7 @@ def test_a_last_snapshot_that_cannot_be_written_is_an_error_and_the_weights_are_
 
 def test_a_shard_that_is_started_again_serves_on_without_its_folder(tmp_path):
     folder = tmp_path / "snapshots"
-    with served(snapshots=folder, use_multiprocessing=True) as server:
+    with served(snapshots=folder, use_multiprocessing=True, snapshot_seconds=0.05) as server:
         with train.connect(server.addresses) as client:
             client.push(ones(client))
             other = server.pids[1]
@@ -50,9 +50,7 @@ def test_a_shard_that_is_started_again_serves_on_without_its_folder(tmp_path):
             os.kill(server.pids[0], signal.SIGKILL)
             client.push(ones(client))
             assert server.pids[1] == other
-            first, second = server.stats()
-            assert first["saving_failed"]
-            assert not second["saving_failed"]
+            until(lambda: all(str(folder) in each["saving_failed"] for each in server.stats()))
         folder.unlink()
         folder.mkdir()
     assert (server.parameters["w"] == 2).all()
@@ -114,19 +112,16 @@ def test_a_folder_may_have_any_name(tmp_path, name, processes):
     ends_with_what_was_pushed(server, folder, 8)
 
 
-@pytest.mark.parametrize("shift", [0, 1])
-def test_the_reason_of_a_failed_start_may_have_any_length_and_characters(
-    tmp_path, monkeypatch, shift
-):
+def test_a_first_snapshot_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
     def start_without_it(*arguments, real=shard_processes.start_child, **options):
         shutil.rmtree(first)
         return real(*arguments, **options)
 
-    first = tmp_path / ("a" * shift + "\r")
-    folder = first.joinpath(*["\u00fc" * 100] * 8)
+    first = tmp_path / "a"
+    folder = first / "\r\u00fc"
     monkeypatch.setattr(shard_processes, "start_child", start_without_it)
     begin = time.monotonic()
-    with pytest.raises(penstock.errors.System, match="\r/\u00fc"):
+    with pytest.raises(penstock.errors.System, match=r"first snapshot.*a/\r\u00fc"):
         served(snapshots=folder, use_multiprocessing=True)
     assert time.monotonic() - begin < 30
 
@@ -140,10 +135,10 @@ def test_a_saved_version_is_that_of_the_file_also_when_a_shard_cannot_write_it_a
         in_the_way(folder)
         os.kill(server.pids[0], signal.SIGKILL)
         client.push(ones(client))
-        first = server.stats()[0]
-        assert (first["version"], first["saved_version"]) == (2, 1)
-        assert first["saving_failed"]
-    with pytest.raises(penstock.errors.System, match=r"shard-0-of-2.*shard-1-of-2"):
+        until(lambda: all(shard["saving_failed"] for shard in server.stats()))
+        for shard in server.stats():
+            assert (shard["version"], shard["saved_version"]) == (2, 1)
+    with pytest.raises(penstock.errors.System, match=r"shard-0-of-2"):
         server.close()
 
 

@@ -58,7 +58,9 @@ bool is_retryable(const Error& error) {
 }  // namespace
 
 ParameterClient::ParameterClient(const std::vector<std::string>& addresses, ClientOptions options)
-    : options_(std::move(options)), pid_(getpid()), worker_(random_number()) {
+    : options_(std::move(options)),
+      pid_(getpid()),
+      worker_(options_.worker_id != 0 ? options_.worker_id : random_number()) {
   if (addresses.empty()) throw refuse("connect", "no addresses");
   if (!(options_.top_k > 0 && options_.top_k <= 1)) {
     throw refuse("connect", "top_k is a fraction of the gradient, above 0 and at most 1");
@@ -72,6 +74,7 @@ ParameterClient::ParameterClient(const std::vector<std::string>& addresses, Clie
   for (const std::string& address : addresses) {
     links_.push_back(std::make_unique<ShardLink>(
         address, ShardLink::Worker{.id = worker_,
+                                   .chosen = options_.worker_id != 0,
                                    .name = options_.name,
                                    .secret = options_.secret,
                                    .encrypt = options_.encrypt,
@@ -142,6 +145,15 @@ void ParameterClient::check_shards() {
   compensated_ = links_[0]->server().compensated != 0;
   non_finite_ = static_cast<NonFinite>(links_[0]->server().non_finite);
   encoded_.resize(links_.size());
+  // A push begins when all shards have decided on the one before, so their numbers differ by at
+  // most one. A shard that does not know the worker takes any number.
+  uint64_t least = UINT64_MAX, most = 0;
+  for (const auto& link : links_) {
+    if (link->server().known == 0) continue;
+    least = std::min(least, link->server().sequence);
+    most = std::max(most, link->server().sequence);
+  }
+  if (most > 0) sequence_ = std::max(least, most - 1);
 }
 
 bool ParameterClient::local() const {

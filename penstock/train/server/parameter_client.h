@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,7 +20,10 @@
 namespace penstock::train {
 
 struct ClientOptions {
-  std::string name = {};                     // "": the process id; see Shard::Worker
+  std::string name = {};  // "": the process id; see Shard::Worker
+  // Identifies the worker beyond this object; 0: a random number, for this object alone. A client
+  // that connects with the id of an earlier one takes over from it, and continues at sequence().
+  uint64_t worker_id = 0;
   std::string secret = {};                   // the server's secret, over TCP
   bool encrypt = false;                      // as the server, over TCP; needs a secret
   double retry_s = 60;                       // seconds that a shard may be unreachable or silent
@@ -45,6 +49,10 @@ class ParameterClient {
   const Layout& layout() const { return *layout_; }
   const std::string& name() const { return options_.name; }
   uint64_t worker() const { return worker_; }
+  // The number of this worker's last push, counted from 1. After connecting: of the last push that
+  // every shard has decided on. If the next one was applied by some shards before an earlier client
+  // ended, they answer it from the ledger, and only the others apply it.
+  uint64_t sequence() const { return sequence_; }
   size_t shards() const { return links_.size(); }
   bool local() const;  // whether some shard reads gradients from shared memory
 
@@ -101,7 +109,7 @@ class ParameterClient {
   std::optional<Layout> layout_;
   bool compensated_ = false;
   NonFinite non_finite_ = NonFinite::kRaise;
-  uint64_t sequence_ = 0;
+  std::atomic<uint64_t> sequence_{0};        // written under mutex_
   std::optional<Deadline> cancel_deadline_;  // set while pushes are cancelled
   SlabNumbers names_;
   std::optional<Slab> staging_;   // shared copy of gradients in private memory

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "penstock/train/parameters.h"
-#include "penstock/train/server/shard_files.h"
+#include "penstock/train/server/shard.h"
 #include "penstock/train/server/shard_service.h"
+#include "penstock/train/server/snapshot_folder.h"
+#include "penstock/train/server/snapshot_saver.h"
 
 namespace penstock::train {
 
@@ -23,8 +25,8 @@ struct ServerOptions {
   std::vector<std::string> listen = {};
   std::string secret = {};  // see net::LinkOptions; required for other hosts
   bool encrypt = false;     // encrypt TCP connections, with clients that do so too; needs a secret
-  // A folder for snapshots. If it has snapshots of this server, the server continues from them.
-  // Empty: no snapshots.
+  // A folder for snapshots, which one server at a time uses. If it has snapshots, the server
+  // continues from the newest one that is complete. Empty: no snapshots.
   std::string snapshots = {};
   double snapshot_s = 60;  // between two snapshots
   uint32_t copies = 1;     // copies of weights and state; 2: see ShardMemory
@@ -33,10 +35,15 @@ struct ServerOptions {
 // The address of each shard. Error kInvalidArgument.
 std::vector<std::string> listen_addresses(const ServerOptions& options);
 
+// The folder of the options, locked; nullptr: none. Errors of SnapshotFolder.
+std::unique_ptr<SnapshotFolder> open_snapshots(const Layout& layout, const Optimizer& optimizer,
+                                               const ServerOptions& options);
+
 // Makes the shards, with these weights or those of the snapshots. Errors as ParameterServer.
 std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
                                                 const Optimizer& optimizer,
-                                                const ServerOptions& options);
+                                                const ServerOptions& options,
+                                                SnapshotFolder* snapshots);
 
 // A parameter server whose shards are threads of this process. The weights are copied from the
 // parameters and then live in the shards. docs/training.md, section 8.
@@ -45,7 +52,7 @@ std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
 // throw kInvalidArgument.
 class ParameterServer {
  public:
-  // Errors: kInvalidArgument, kOutOfMemory, kSystem.
+  // Errors: kInvalidArgument, kOutOfMemory, kSystem; kDataLoss: every snapshot is damaged.
   ParameterServer(const Parameters& parameters, const Optimizer& optimizer,
                   const ServerOptions& options);
   ~ParameterServer();
@@ -54,6 +61,9 @@ class ParameterServer {
 
   const Layout& layout() const { return layout_; }
   const std::vector<std::string>& addresses() const { return addresses_; }  // for connect()
+
+  // One line for each damaged snapshot that was passed over for an older one.
+  const std::vector<std::string>& damaged_snapshots() const { return damaged_snapshots_; }
 
   // Copies the current weights. Returns each shard's version. Error kInvalidArgument: layout.
   std::vector<uint64_t> read(const Slab& into) const;
@@ -74,7 +84,8 @@ class ParameterServer {
   std::vector<Range> ranges_;
   std::vector<std::shared_ptr<Shard>> shards_;
   std::vector<std::unique_ptr<ShardService>> services_;
-  std::vector<std::unique_ptr<ShardSaver>> savers_;
+  std::vector<std::string> damaged_snapshots_;
+  std::unique_ptr<SnapshotSaver> saver_;
   std::vector<std::string> addresses_;
   std::mutex closing_;
   bool closed_ = false;  // guarded by closing_

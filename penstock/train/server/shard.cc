@@ -105,6 +105,7 @@ Shard::Shard(std::shared_ptr<ShardMemory> memory, Optimizer optimizer, const Ser
   if (memory_->shape().states != optimizer_.state_slabs()) {
     throw Error(Code::kInvalidArgument, "shard", "this memory is of another optimizer");
   }
+  memory_->abandon_change();
   stale_ranges_ = {{0, memory_->shape().floats}};
   const ShardRecord& record = memory_->record();
   started_ = mode_.workers == 0 || record.step > 0 || memory_->begun();
@@ -112,7 +113,7 @@ Shard::Shard(std::shared_ptr<ShardMemory> memory, Optimizer optimizer, const Ser
     if (record.rows[i].worker == 0) continue;
     rows_[record.rows[i].worker] = i;
     // Gives the worker one lease to reconnect.
-    renew(members_[record.rows[i].worker]);
+    if (!record.rows[i].departed) renew(members_[record.rows[i].worker]);
   }
 }
 
@@ -133,13 +134,16 @@ uint32_t Shard::index_of(uint64_t worker) {
   auto oldest = members_.end();
   for (auto member = members_.begin(); member != members_.end(); ++member) {
     if (has_lease(member->second) || member->second.inside > 0) continue;
+    if (record.rows[rows_.at(member->first)].chosen) continue;
     if (oldest == members_.end() || member->second.lease_end < oldest->second.lease_end) {
       oldest = member;
     }
   }
   if (oldest == members_.end()) {
     throw Error(Code::kOutOfMemory, "join",
-                std::to_string(kMaxWorkers) + " workers have joined, the maximum");
+                std::to_string(kMaxWorkers) +
+                    " workers have joined, the maximum; those with a worker_id of the caller's "
+                    "choice are remembered after they have left");
   }
   const uint32_t index = rows_.at(oldest->first);
   rows_.erase(oldest->first);
@@ -147,12 +151,19 @@ uint32_t Shard::index_of(uint64_t worker) {
   return index;
 }
 
+// Changes the record only, no floats.
+template <typename Edit>
+void Shard::change_record(Edit edit) {
+  const ShardMemory::Change change(*memory_);
+  change.commit(memory_->current().copy, edit);
+}
+
 // Records a decision that changes no weights.
 void Shard::record_decision(uint64_t worker, Outcome outcome) {
   const uint32_t index = rows_.at(worker);
   const uint64_t sequence = members_.at(worker).held->sequence;
   const uint64_t clock = outcome == Outcome::kLapsed ? slowest_clock() : row_of(worker).clock + 1;
-  memory_->commit(memory_->current().copy, [&](ShardRecord& next) {
+  change_record([&](ShardRecord& next) {
     next.rows[index].sequence = sequence;
     next.rows[index].outcome = outcome;
     next.rows[index].clock = clock;
@@ -194,10 +205,32 @@ Shard::JoinResult Shard::join(const Worker& worker) {
   expire_leases();
   const uint64_t clock = slowest_clock();
   const bool is_new = !rows_.contains(worker.id);
-  if (is_new) {
+  const LedgerRow before = row_of(worker.id);
+  if (worker.incarnation != 0 && worker.incarnation < before.incarnation) {
+    throw Error(Code::kInvalidArgument, "join",
+                "another client has taken over worker_id " + std::to_string(worker.id) +
+                    "; give each worker its own");
+  }
+  // Without evictions since then, this shard never knew the worker: it continues from an older
+  // snapshot, and has nothing of the push.
+  if (is_new && worker.in_doubt > 0 && memory_->record().evictions > worker.evictions) {
+    throw Error(Code::kInvalidArgument, "join",
+                "this worker was silent for so long that its place was given to another; push " +
+                    std::to_string(worker.in_doubt) +
+                    " may be in the weights, and is not repeated. Connect anew and pull");
+  }
+  const uint32_t incarnation =
+      worker.incarnation == 0 ? before.incarnation + 1 : worker.incarnation;
+  if (is_new || before.departed || before.incarnation != incarnation) {
+    const bool evicts = is_new && rows_.size() == kMaxWorkers;
     const uint32_t index = index_of(worker.id);
-    memory_->commit(memory_->current().copy, [&](ShardRecord& next) {
-      next.rows[index] = {.worker = worker.id, .clock = clock};
+    change_record([&](ShardRecord& next) {
+      LedgerRow& row = next.rows[index];
+      if (is_new) row = {.worker = worker.id, .sequence = worker.decided, .chosen = worker.chosen};
+      if (is_new || row.departed) row.clock = clock;
+      row.departed = 0;
+      row.incarnation = incarnation;
+      next.evictions += evicts;
     });
     rows_[worker.id] = index;
   }
@@ -210,7 +243,7 @@ Shard::JoinResult Shard::join(const Worker& worker) {
   member.joined = member.hello;
   renew(member);
   changed_.notify_all();
-  return {row_of(worker.id), member.hello, is_new};
+  return {row_of(worker.id), member.hello, is_new, memory_->record().evictions};
 }
 
 void Shard::ready(uint64_t worker) {
@@ -254,9 +287,11 @@ void Shard::undo_join(uint64_t worker, uint64_t hello) {
   if (found != members_.end() && found->second.joined == hello) remove(found);
 }
 
-void Shard::leave(uint64_t worker) {
+void Shard::leave(uint64_t worker, uint64_t hello) {
   std::lock_guard lock(mutex_);
-  if (const auto found = members_.find(worker); found != members_.end()) remove(found);
+  const auto found = members_.find(worker);
+  if (found == members_.end() || (hello != 0 && found->second.joined != hello)) return;
+  remove(found);
 }
 
 void Shard::remove(Members::iterator member) {
@@ -276,9 +311,16 @@ void Shard::drop_held_push(Member& member) {
 
 void Shard::erase_member(Members::iterator member) {
   if (const auto row = rows_.find(member->first); row != rows_.end()) {
-    memory_->commit(memory_->current().copy,
-                    [&](ShardRecord& next) { next.rows[row->second] = LedgerRow(); });
-    rows_.erase(row);
+    const LedgerRow before = row_of(member->first);
+    const bool stays = before.chosen && before.sequence > 0;
+    change_record([&](ShardRecord& next) {
+      if (stays) {
+        next.rows[row->second].departed = 1;
+      } else {
+        next.rows[row->second] = LedgerRow();
+      }
+    });
+    if (!stays) rows_.erase(row);
   }
   members_.erase(member);
 }
@@ -289,8 +331,7 @@ void Shard::rejoin(uint64_t worker, Member& member) {
   const uint64_t clock = slowest_clock();
   member.lapsed = false;
   const uint32_t index = rows_.at(worker);
-  memory_->commit(memory_->current().copy,
-                  [&](ShardRecord& next) { next.rows[index].clock = clock; });
+  change_record([&](ShardRecord& next) { next.rows[index].clock = clock; });
 }
 
 void Shard::pulled(uint64_t worker, uint64_t bytes) {
@@ -382,6 +423,9 @@ Shard::Answer Shard::push(const Push& push) {
   const PushScope inside(*this, push.worker);
   // The member is not erased during push().
   Member& member = found->second;
+  if (push.hello != 0 && push.hello != member.joined) {
+    throw Error(Code::kClosed, "push", "the worker has connected again since");
+  }
   const uint64_t hello = member.hello;
   auto check_open = [&] {
     if (closed_) throw Error(Code::kClosed, "push", "the server was closed");
@@ -453,6 +497,7 @@ void Shard::close() {
 // Applies one push, or the average of several, as one update. REQUIRED: mutex_ is held.
 void Shard::apply(std::span<const Part> given) {
   memory_->crash_if(CrashPoint::kBeforeApply);
+  const ShardMemory::Change change(*memory_);
   const ShardMemory::Current now = memory_->current();
   std::vector<const Push*> pushes;
   for (const Part& part : given) pushes.push_back(part.push);
@@ -479,7 +524,7 @@ void Shard::apply(std::span<const Part> given) {
   }
   run(optimizer_.pass(step, scale, norm), parts, touched, now.copy, to);
 
-  memory_->commit(to, [&](ShardRecord& next) {
+  change.commit(to, [&](ShardRecord& next) {
     ++next.version;
     ++next.step;
     next.non_finite += not_finite;
@@ -615,14 +660,9 @@ std::string Shard::stats() const {
                                         {"bytes_out", bytes_out_},
                                         {"staleness", staleness_},
                                         {"saved_version", memory_->saved().version},
-                                        {"saving_failed", saving_failed_},
+                                        {"saving_failed", memory_->saving_failed()},
                                         {"workers", workers}};
   return stats.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
-void Shard::saving_failed(const std::string& why) {
-  std::lock_guard lock(mutex_);
-  saving_failed_ = why;
 }
 
 uint64_t Shard::read(std::span<float> into) const {
@@ -632,38 +672,24 @@ uint64_t Shard::read(std::span<float> into) const {
   return now.version;
 }
 
-std::unique_ptr<Shard::Checkpoint> Shard::checkpoint() const {
-  auto made = std::make_unique<Checkpoint>();
-  made->weights.resize(memory_->shape().floats);
-  made->states.assign(memory_->shape().states, made->weights);
-  std::lock_guard lock(mutex_);
-  const uint32_t copy = memory_->current().copy;
-  made->record = memory_->record();
-  made->commits = memory_->commits();
-  std::ranges::copy(memory_->weights(copy), made->weights.begin());
-  for (uint32_t i = 0; i < memory_->shape().states; ++i) {
-    std::ranges::copy(memory_->state(copy, i), made->states[i].begin());
-  }
-  return made;
-}
-
-void Shard::restore(const Checkpoint& checkpoint) {
+void Shard::restore(const ShardCheckpoint& checkpoint) {
   std::lock_guard lock(mutex_);
   if (!members_.empty() || checkpoint.weights.size() != memory_->shape().floats ||
       checkpoint.states.size() != memory_->shape().states) {
     throw Error(Code::kInvalidArgument, "restore", "the state of another shard");
   }
+  const ShardMemory::Change change(*memory_);
   const uint32_t copy = memory_->current().copy;
   std::ranges::copy(checkpoint.weights, memory_->weights(copy).begin());
   for (uint32_t i = 0; i < memory_->shape().states; ++i) {
     std::ranges::copy(checkpoint.states[i], memory_->state(copy, i).begin());
   }
-  memory_->commit(copy, [&](ShardRecord& next) { next = checkpoint.record; });
+  change.commit(copy, [&](ShardRecord& next) { next = checkpoint.record; });
   for (uint32_t i = 0; i < kMaxWorkers; ++i) {
     const uint64_t worker = checkpoint.record.rows[i].worker;
     if (worker == 0) continue;
     rows_[worker] = i;
-    renew(members_[worker]);
+    if (!checkpoint.record.rows[i].departed) renew(members_[worker]);
   }
   started_ = started_ || checkpoint.record.step > 0;
 }

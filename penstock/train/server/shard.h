@@ -54,6 +54,7 @@ class Shard {
     // time of the last, by now_ns(); 0: none.
     uint64_t pulls = 0;
     uint64_t pulled_ns = 0;
+    uint64_t hello = 0;                       // from the join() of the client that pushes; 0: any
     std::function<bool()> is_connected = {};  // whether the worker is still connected; empty: it is
   };
   struct Answer {
@@ -61,9 +62,15 @@ class Shard {
     uint64_t version = 0;  // version that includes the push
   };
   struct Worker {
-    uint64_t id = 0;   // not 0
-    std::string name;  // synchronous mode averages in the order of names
-    std::string address;
+    uint64_t id = 0;        // not 0
+    std::string name = {};  // synchronous mode averages in the order of names
+    std::string address = {};
+    bool chosen = false;  // the caller chose the id, and may give it to a later client
+    // What the worker knows when it connects again; 0 in a new client.
+    uint64_t decided = 0;      // number of its last push that this shard has answered
+    uint64_t in_doubt = 0;     // number of the push whose answer did not arrive; 0: none
+    uint64_t evictions = 0;    // as in the last JoinResult
+    uint32_t incarnation = 0;  // as in the last JoinResult
   };
 
   // REQUIRED: no other Shard works on this memory.
@@ -75,10 +82,12 @@ class Shard {
   struct JoinResult : LedgerRow {
     uint64_t hello = 0;   // number of this call of join()
     bool is_new = false;  // the worker was unknown before
+    uint64_t evictions = 0;
   };
   // A worker connects or reconnects. A held push of the worker is dropped (kClosed): its answer is
-  // no longer awaited, and its memory may soon hold the next gradient. Error kOutOfMemory:
-  // kMaxWorkers have joined.
+  // no longer awaited, and its memory may soon hold the next gradient. Errors kOutOfMemory:
+  // kMaxWorkers have joined; kInvalidArgument: a newer client has the worker's id, or the row was
+  // given to another worker while a push was in doubt.
   JoinResult join(const Worker& worker);
   // The worker has connected to all shards. Counts towards ServerMode::workers, also if the worker
   // leaves later. A worker that only joined may still give up because of another shard.
@@ -91,8 +100,9 @@ class Shard {
   // The worker hung up right after join(): undoes that join. Does nothing if the worker has joined
   // again.
   void undo_join(uint64_t worker, uint64_t hello);
-  // The worker leaves: no other worker waits for it, and its row is erased.
-  void leave(uint64_t worker);
+  // The worker leaves: no other worker waits for it, and its row is erased, unless the id was
+  // chosen by the caller. `hello`: from the join() of the client that leaves; 0: any.
+  void leave(uint64_t worker, uint64_t hello = 0);
   // The worker pulled `bytes` bytes, which renews its lease.
   void pulled(uint64_t worker, uint64_t bytes);
 
@@ -112,17 +122,7 @@ class Shard {
   // which persist. "staleness"[i] counts pushes that came 2^(i-1) to 2^i - 1 versions after the
   // weights from which they were computed ([0]: none).
   std::string stats() const;
-  // A consistent copy of weights, state and record, for snapshots.
-  struct Checkpoint {
-    ShardRecord record;
-    uint64_t commits = 0;  // the memory's commits at that time
-    std::vector<float> weights;
-    std::vector<std::vector<float>> states;
-  };
-  std::unique_ptr<Checkpoint> checkpoint() const;
-  void restore(const Checkpoint& checkpoint);  // REQUIRED: no worker has joined
-  // Sets the reason why the last snapshot could not be written, for stats(); "": it was written.
-  void saving_failed(const std::string& why);
+  void restore(const ShardCheckpoint& checkpoint);  // REQUIRED: no worker has joined
 
  private:
   // A worker that has joined this object, or an earlier one according to the record.
@@ -145,6 +145,8 @@ class Shard {
 
   LedgerRow row_of(uint64_t worker) const;
   uint32_t index_of(uint64_t worker);  // of its row; a new row if needed
+  template <typename Edit>
+  void change_record(Edit edit);
   void record_decision(uint64_t worker, Outcome outcome);
   void renew(Member& member);
   void rejoin(uint64_t worker, Member& member);
@@ -191,7 +193,6 @@ class Shard {
   std::array<uint64_t, kBins> staleness_{};
   uint64_t pushes_ = 0, repeated_ = 0, lapsed_ = 0, pulls_ = 0, bytes_in_ = 0, bytes_out_ = 0;
   uint64_t began_ns_ = 0;
-  std::string saving_failed_;
 };
 
 }  // namespace penstock::train

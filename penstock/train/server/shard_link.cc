@@ -43,6 +43,7 @@ ShardLink::ShardLink(std::string address, Worker worker)
 
 void ShardLink::drop() {
   connection_.reset();
+  if (asked_ != 0) in_doubt_ = std::exchange(asked_, 0);
   known_slabs_.clear();
 }
 
@@ -66,7 +67,12 @@ void ShardLink::connect(double timeout_s) {
     const bool again = layout_.has_value();
     std::vector<std::byte> hello;
     wire::append(hello, wire::HelloHead{.worker = worker_.id,
-                                        .name_bytes = static_cast<uint32_t>(worker_.name.size())});
+                                        .name_bytes = static_cast<uint32_t>(worker_.name.size()),
+                                        .chosen = worker_.chosen,
+                                        .decided = decided_,
+                                        .in_doubt = in_doubt_,
+                                        .evictions = server_.evictions,
+                                        .incarnation = server_.incarnation});
     wire::append(hello, worker_.name);
     ask(wire::Ask::kHello, hello);
     Answer said = answer(wait_s_);
@@ -127,6 +133,7 @@ ShardLink::Answer ShardLink::answer(double wait_s) {
   if (answer.head.magic != wire::AskHead::kMagic) throw damaged_answer(address_, "no answer");
   const auto rest = head.take(head.left());
   if (answer.head.status != wire::AnswerHead::kOk) {
+    asked_ = 0;  // what was refused was not applied
     const uint32_t code = std::min(answer.head.status - 1, static_cast<uint32_t>(Code::kInternal));
     std::string text(reinterpret_cast<const char*>(rest.data()), rest.size());
     throw Error(static_cast<Code>(code), address_, text);
@@ -179,12 +186,16 @@ void ShardLink::send_push(const Push& push) {
   if (!push.gradient.empty()) body.push_back(push.gradient);
   std::vector<std::byte> bytes;
   wire::append(bytes, head);
+  if (in_doubt_ != push.sequence) in_doubt_ = 0;
+  asked_ = push.sequence;
   ask(wire::Ask::kPush, bytes, body);
 }
 
 Shard::Answer ShardLink::receive_push() {
   const Answer said = answer(server_.holds != 0 ? kForEver : wait_s_);
   pulls_ = pulled_ns_ = 0;
+  decided_ = std::exchange(asked_, 0);
+  in_doubt_ = 0;
   return {said.head.outcome, said.head.version};
 }
 

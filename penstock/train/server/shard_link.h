@@ -43,6 +43,7 @@ class ShardLink {
  public:
   struct Worker {
     uint64_t id = 0;
+    bool chosen = false;  // see Shard::Worker
     std::string name;
     std::string secret;
     bool encrypt = false;
@@ -122,6 +123,9 @@ class ShardLink {
   uint64_t base_version_ = 0;            // of the last pull
   uint64_t pulls_ = 0;  // pulls that the shard did not see, and the time of the last
   uint64_t pulled_ns_ = 0;
+  uint64_t asked_ = 0;    // number of the push that this connection has sent, until its answer
+  uint64_t decided_ = 0;  // see Shard::Worker
+  uint64_t in_doubt_ = 0;
 };
 
 // Statistics of the shard at an address, as JSON; see Shard::stats(). The caller is not a worker,

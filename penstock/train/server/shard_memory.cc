@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -19,7 +20,10 @@ namespace penstock::train {
 namespace {
 
 constexpr const char* kShard = "shard";
-constexpr uint64_t kMagic = 0x31647261687370;  // "pshard1"
+constexpr uint64_t kMagic = 0x31647261687370;    // "pshard1"
+constexpr size_t kCopyPiece = size_t{16} << 20;  // floats
+constexpr int kReasonAttempts = 100;
+constexpr int64_t kHoldPollNs = 10'000'000;
 
 size_t pages(size_t bytes) {
   const size_t page = os::page_size();
@@ -45,11 +49,18 @@ struct ShardMemory::Header {
   std::atomic<uint32_t> death{};    // CrashPoint
   std::atomic<uint32_t> port{};
   std::atomic<uint32_t> served{};
-  std::atomic<uint32_t> ending{};
   std::atomic<uint32_t> begun{};
   std::atomic<uint64_t> commits{};
   std::atomic<uint64_t> saved_version{};
   std::atomic<uint64_t> saved_commits{};
+  // A change and a hold each set their own word before they read the other's, so that at least one
+  // of the two sees the other.
+  std::atomic<uint32_t> changing{};
+  std::atomic<uint32_t> held{};
+  std::atomic<uint64_t> held_until_ns{};
+  // Odd while the reason is written.
+  std::atomic<uint32_t> reason_edition{};
+  std::array<std::atomic<uint64_t>, kMaxReasonBytes / sizeof(uint64_t)> reason{};
 };
 
 ShardMemory::ShardMemory(Token, os::Fd fd, std::byte* base, const Shape& shape)
@@ -143,12 +154,32 @@ std::span<float> ShardMemory::floats(uint32_t copy, uint32_t slab) const {
   return {reinterpret_cast<float*>(first), shape_.floats};
 }
 
+std::unique_ptr<ShardCheckpoint> ShardMemory::checkpoint(
+    const std::function<void()>& progress) const {
+  auto made = std::make_unique<ShardCheckpoint>();
+  const uint32_t copy = current().copy;
+  made->record = record();
+  made->commits = commits();
+  auto copy_of = [&](std::span<const float> values) {
+    std::vector<float> into;
+    into.reserve(values.size());
+    while (!values.empty()) {
+      const auto piece = values.first(std::min(values.size(), kCopyPiece));
+      into.insert(into.end(), piece.begin(), piece.end());
+      values = values.subspan(piece.size());
+      if (progress) progress();
+    }
+    return into;
+  };
+  made->weights = copy_of(weights(copy));
+  for (uint32_t i = 0; i < shape_.states; ++i) made->states.push_back(copy_of(state(copy, i)));
+  return made;
+}
+
 uint32_t ShardMemory::port() const { return header().port.load(); }
 void ShardMemory::set_port(uint32_t port) const { header().port.store(port); }
 uint32_t ShardMemory::served() const { return header().served.load(); }
 void ShardMemory::count_served() const { header().served.fetch_add(1); }
-bool ShardMemory::ending() const { return header().ending.load() != 0; }
-void ShardMemory::set_ending(bool ending) const { header().ending.store(ending); }
 
 bool ShardMemory::begun() const { return header().begun.load() != 0; }
 void ShardMemory::set_begun() const { header().begun.store(1); }
@@ -163,6 +194,75 @@ void ShardMemory::set_saved(const Saved& saved) const {
   header().saved_version.store(saved.version);
   header().saved_commits.store(saved.commits);
 }
+
+std::string ShardMemory::saving_failed() const {
+  std::array<uint64_t, kMaxReasonBytes / sizeof(uint64_t)> words{};
+  for (int attempt = 0; attempt < kReasonAttempts; ++attempt) {
+    const uint32_t edition = header().reason_edition.load();
+    for (size_t i = 0; i < words.size(); ++i) words[i] = header().reason[i].load();
+    if (edition % 2 == 0 && header().reason_edition.load() == edition) break;
+  }
+  const auto* text = reinterpret_cast<const char*>(words.data());
+  return {text, strnlen(text, kMaxReasonBytes)};
+}
+
+void ShardMemory::set_saving_failed(const std::string& why) const {
+  std::array<uint64_t, kMaxReasonBytes / sizeof(uint64_t)> words{};
+  std::memcpy(words.data(), why.data(), std::min(why.size(), kMaxReasonBytes));
+  header().reason_edition.fetch_add(1);
+  for (size_t i = 0; i < words.size(); ++i) header().reason[i].store(words[i]);
+  header().reason_edition.fetch_add(1);
+}
+
+// ---- changes and snapshots ----------------------------------------------------------------------
+
+ShardMemory::Change::Change(const ShardMemory& memory) : memory_(memory) {
+  Header& header = memory.header();
+  for (;;) {
+    header.changing.store(1);
+    if (header.held.load() == 0) return;
+    const uint64_t until = header.held_until_ns.load(), now = now_ns();
+    if (now >= until) return;
+    header.changing.store(0);
+    os::futex_wake(header.changing, 1, true);
+    os::futex_wait(header.held, 1, static_cast<int64_t>(until - now), true);
+  }
+}
+
+ShardMemory::Change::~Change() { memory_.abandon_change(); }
+
+void ShardMemory::abandon_change() const {
+  header().changing.store(0);
+  if (header().held.load() != 0) os::futex_wake(header().changing, 1, true);
+}
+
+ShardMemory::Hold::Hold(const ShardMemory& memory) : memory_(memory) {
+  (void)renew();
+  memory_.header().held.store(1);
+}
+
+ShardMemory::Hold::~Hold() {
+  memory_.header().held.store(0);
+  os::futex_wake(memory_.header().held, 1, true);
+}
+
+bool ShardMemory::Hold::wait(const Deadline& deadline) const {
+  Header& header = memory_.header();
+  while (header.changing.load() != 0) {
+    if (deadline.passed()) return false;
+    os::futex_wait(header.changing, 1, kHoldPollNs, true);
+  }
+  return true;
+}
+
+bool ShardMemory::Hold::renew() {
+  const uint64_t before = until_ns_;
+  until_ns_ = now_ns() + static_cast<uint64_t>(kHoldS * 1e9);
+  memory_.header().held_until_ns.store(until_ns_);
+  return now_ns() < before;  // after the store: no moment was without a hold
+}
+
+// ---- for tests ----------------------------------------------------------------------------------
 
 void ShardMemory::crash_at(CrashPoint place) const {
   header().death.store(static_cast<uint32_t>(place));

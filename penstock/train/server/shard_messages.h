@@ -24,7 +24,7 @@ enum class Ask : uint32_t {
 };
 
 struct AskHead {
-  static constexpr uint32_t kMagic = 0x31535350;  // "PSS1"
+  static constexpr uint32_t kMagic = 0x32535350;  // "PSS2"
   uint32_t magic = kMagic;
   Ask ask = Ask::kStats;
 };
@@ -32,6 +32,11 @@ struct AskHead {
 struct HelloHead {
   uint64_t worker = 0;
   uint32_t name_bytes = 0;
+  uint32_t chosen = 0;  // Shard::Worker has the meaning of these
+  uint64_t decided = 0;
+  uint64_t in_doubt = 0;
+  uint64_t evictions = 0;
+  uint32_t incarnation = 0;
   uint32_t reserved = 0;
 };
 
@@ -74,6 +79,9 @@ struct ServerHead {
   uint32_t compensated = 0;
   uint32_t non_finite = 0;
   uint32_t holds = 0;  // whether the mode may hold pushes for any time
+  uint32_t known = 0;  // whether the shard knew this worker
+  uint64_t evictions = 0;
+  uint32_t incarnation = 0;
   uint32_t reserved = 0;
 };
 

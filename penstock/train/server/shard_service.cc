@@ -77,7 +77,7 @@ class ShardService::Session {
       case wire::Ask::kBye:
         end(head);
         goodbye_sent_ = true;
-        if (worker_ != 0) service_.shard_->leave(worker_);
+        if (worker_ != 0) service_.shard_->leave(worker_, hello_);
         return send(ok(), {});
       case wire::Ask::kReady:
         end(head);
@@ -104,11 +104,21 @@ class ShardService::Session {
     wire::ServerHead server;
     server.server = service_.place_.server;
     wire::AnswerHead answer = ok();
-    const auto known = service_.shard_->join({hello.worker, name, connection_.peer()});
+    const auto known = service_.shard_->join({.id = hello.worker,
+                                              .name = name,
+                                              .address = connection_.peer(),
+                                              .chosen = hello.chosen != 0,
+                                              .decided = hello.decided,
+                                              .in_doubt = hello.in_doubt,
+                                              .evictions = hello.evictions,
+                                              .incarnation = hello.incarnation});
     worker_ = hello.worker;
     hello_ = known.hello;
     made_worker_ = known.is_new;
     server.sequence = known.sequence;
+    server.known = !known.is_new;
+    server.evictions = known.evictions;
+    server.incarnation = known.incarnation;
     answer.outcome = known.outcome;
     server.begin = service_.place_.range.begin;
     server.end = service_.place_.range.end;
@@ -161,6 +171,7 @@ class ShardService::Session {
     Shard::Push given;
     given.worker = worker_;
     given.sequence = push.sequence;
+    given.hello = hello_;
     given.squares = push.squares;
     given.base = push.base;
     given.pulls = push.pulls;

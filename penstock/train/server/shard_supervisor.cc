@@ -47,7 +47,7 @@ struct Plan {
     json.at("encrypt").get_to(encrypt);
     const auto folder = json.at("snapshots").get<std::vector<uint8_t>>();
     snapshots.assign(folder.begin(), folder.end());
-    json.at("snapshot_s").get_to(snapshot_s);
+    json.at("owner").get_to(owner);
     json.at("server").get_to(server);
   }
 
@@ -57,8 +57,8 @@ struct Plan {
   ServerMode mode;
   std::vector<std::string> addresses;
   std::string secret, snapshots;
+  pid_t owner = 0;  // the process that made the server
   bool encrypt = false;
-  double snapshot_s = 60;
   uint64_t server = 0;
 };
 
@@ -94,18 +94,6 @@ std::string one_line(const char* what) {
   return text + "\n";
 }
 
-// An error of the first snapshot (no permission for the folder) is thrown if the shard has never
-// served. A shard that has served has state that no file has: it continues, and stats() reports the
-// error.
-void first_save(Shard& shard, const ShardFile& file) {
-  try {
-    save(shard, file);
-  } catch (const Error& error) {
-    if (shard.memory()->served() == 0) throw;
-    shard.saving_failed(error.what());
-  }
-}
-
 // Runs a shard's process, from its fork to its end.
 [[noreturn]] void run_shard(const Plan& plan, size_t i, const std::shared_ptr<ShardMemory>& memory,
                             int control, os::Fd supervisor) {
@@ -113,20 +101,13 @@ void first_save(Shard& shard, const ShardFile& file) {
   try {
     os::exit_with(std::move(supervisor), 0);
     const auto ranges = partition(plan.layout, plan.addresses.size());
-    memory->set_ending(false);
     auto shard = std::make_shared<Shard>(memory, plan.optimizer, plan.mode);
     ShardService service(shard, {plan.layout, ranges[i], plan.server}, plan.mode,
                          {with_port(plan.addresses[i], memory->port())}, plan.secret, plan.encrypt);
     memory->set_port(port_of(service.addresses()[0]));
-    std::unique_ptr<ShardSaver> saver;
-    if (!plan.snapshots.empty()) {
-      const ShardFile file = file_of(plan.snapshots, i, ranges, plan.optimizer, plan.layout);
-      first_save(*shard, file);
-      saver = std::make_unique<ShardSaver>(shard, file, plan.snapshot_s);
-    }
     memory->count_served();
     send_line(control, me + std::to_string(getpid()) + " " + service.addresses()[0] + "\n");
-    // SIGTERM: write the last snapshot and end in order.
+    // SIGTERM: end in order.
     sigset_t end;
     sigemptyset(&end);
     sigaddset(&end, SIGTERM);
@@ -134,8 +115,6 @@ void first_save(Shard& shard, const ShardFile& file) {
     while (sigwait(&end, &got) != 0) {
     }
     service.close();
-    memory->set_ending(true);
-    saver.reset();  // the memory records whether the snapshot was written
     _exit(0);
   } catch (const std::exception& error) {
     send_line(control, me + "0 " + one_line(error.what()));
@@ -167,29 +146,21 @@ void wait_for(const Child& child) {
   }
 }
 
-bool stopped(const Child& child) {
-  siginfo_t info{};
-  return waitid(P_PID, static_cast<id_t>(child.pid), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
-         info.si_pid == child.pid;
-}
-
-// Ends the shards: together they have kCloseNs to close their connections; their last snapshots may
-// take any time.
-void end(const std::vector<Child>& children,
-         const std::vector<std::shared_ptr<ShardMemory>>& memories) {
+// Ends the shards: together they have kCloseNs to close their connections.
+void end_shards(const std::vector<Child>& children) {
   for (const Child& child : children) {
     if (child.process) kill(child.pid, SIGTERM);
   }
   const uint64_t deadline = now_ns() + kCloseNs;
-  for (size_t i = 0; i < children.size(); ++i) {
-    if (!children[i].process) continue;
-    pollfd ended{children[i].process.get(), POLLIN, 0};
+  for (const Child& child : children) {
+    if (!child.process) continue;
+    pollfd ended{child.process.get(), POLLIN, 0};
     while (poll(&ended, 1, kPollMs) == 0) {
-      if (now_ns() < deadline || (memories[i]->ending() && !stopped(children[i]))) continue;
-      kill(children[i].pid, SIGKILL);
+      if (now_ns() < deadline) continue;
+      kill(child.pid, SIGKILL);
       break;
     }
-    wait_for(children[i]);
+    wait_for(child);
   }
 }
 
@@ -201,7 +172,8 @@ ShardProcesses::ShardProcesses(const Parameters& parameters, const Optimizer& op
       optimizer_(optimizer),
       options_(options),
       ranges_(partition(layout_, options.shards)),
-      listen_(listen_addresses(options)) {
+      listen_(listen_addresses(options)),
+      snapshots_(open_snapshots(layout_, optimizer, options)) {
   // A restarted shard keeps its name.
   std::random_device device;
   for (std::string& address : listen_) {
@@ -209,8 +181,12 @@ ShardProcesses::ShardProcesses(const Parameters& parameters, const Optimizer& op
   }
   ServerOptions two = options;
   two.copies = 2;
-  for (auto& memory : make_shards(parameters, optimizer, two)) {
-    memories_.push_back(memory->memory());
+  for (const auto& shard : make_shards(parameters, optimizer, two, snapshots_.get())) {
+    memories_.push_back(shard->memory());
+  }
+  if (snapshots_) {
+    damaged_snapshots_ = snapshots_->damaged();
+    lock_ = snapshots_->lock().fd();
   }
 }
 
@@ -235,7 +211,7 @@ std::string ShardProcesses::text(const std::vector<std::string>& addresses) cons
               {"secret", options_.secret},
               {"encrypt", options_.encrypt},
               {"snapshots", bytes_of(options_.snapshots)},
-              {"snapshot_s", options_.snapshot_s},
+              {"owner", getpid()},
               {"server", memories_[0]->record().server}}
       .dump();
 }
@@ -257,20 +233,16 @@ std::vector<uint64_t> ShardProcesses::read(const Slab& into) const {
   return versions;
 }
 
-void ShardProcesses::save_unsaved() const {
-  if (options_.snapshots.empty()) return;
+void ShardProcesses::start_saving() {
   const std::lock_guard lock(saving_);
-  std::vector<std::string> failures;
-  for (size_t i = 0; i < memories_.size(); ++i) {
-    if (memories_[i]->served() == 0 || !has_unsaved(*memories_[i])) continue;
-    try {
-      save(Shard(memories_[i], optimizer_, options_.mode),
-           file_of(options_.snapshots, i, ranges_, optimizer_, layout_));
-    } catch (const std::exception& error) {
-      failures.emplace_back(error.what());
-    }
-  }
-  if (!failures.empty()) throw unsaved(failures);
+  if (!snapshots_) return;
+  saver_ = std::make_unique<SnapshotSaver>(memories_, std::move(snapshots_), options_.snapshot_s);
+}
+
+void ShardProcesses::end_saving() {
+  const std::lock_guard lock(saving_);
+  snapshots_.reset();
+  if (saver_) saver_->end();
 }
 
 void ShardProcesses::crash_at(size_t shard, CrashPoint place) const {
@@ -280,8 +252,11 @@ void ShardProcesses::crash_at(size_t shard, CrashPoint place) const {
   memories_[shard]->crash_at(place);
 }
 
-void supervise_shards(const std::string& text, const std::vector<int>& descriptors, int control) {
+void supervise_shards(const std::string& text, const std::vector<int>& descriptors, int control,
+                      int lock) {
   Plan plan(text);
+  std::unique_ptr<FolderLock> shared;
+  if (lock >= 0) shared = std::make_unique<FolderLock>(os::duplicate(lock, "shards"));
   if (descriptors.size() != plan.addresses.size()) {
     throw Error(Code::kInvalidArgument, "shards",
                 "the numbers of descriptors and addresses differ");
@@ -333,7 +308,14 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
       if (!children[i].process && children[i].next <= now_ns()) start(i);
     }
   }
-  end(children, memories);
+  end_shards(children);
+  // An owner that was killed cannot save the last changes.
+  const bool orphaned = getppid() != plan.owner;
+  const auto served = [](const auto& memory) { return memory->served() > 0; };
+  if (!shared || !orphaned || !std::ranges::all_of(memories, served)) return;
+  SnapshotFolder folder(plan.snapshots, partition(plan.layout, memories.size()), plan.optimizer,
+                        plan.layout, std::move(shared));
+  save_unsaved(memories, folder);
 }
 
 }  // namespace penstock::train

@@ -28,10 +28,17 @@ class ShardProcesses {
   // As ParameterServer::read(). Each shard's weights have one version, unless updates are faster
   // than the copy: then parts may be newer, as in a client's pull.
   std::vector<uint64_t> read(const Slab& into) const;
-  // Writes the last snapshots of shards that failed to, or were killed before. Idempotent. Error
-  // kSystem: a file could not be written; that state exists only in this object. REQUIRED: the
-  // processes have ended.
-  void save_unsaved() const;
+  // The lock of the folder for snapshots, for supervise_shards(); -1: no snapshots. Valid until
+  // end_saving().
+  int lock() const { return lock_; }
+  // One line for each damaged snapshot that was passed over for an older one.
+  const std::vector<std::string>& damaged_snapshots() const { return damaged_snapshots_; }
+  // Saves a snapshot, and from now on others at intervals. Does nothing without a folder. Error
+  // kSystem: the snapshot could not be written. REQUIRED: all shards serve; call once.
+  void start_saving();
+  // Saves a last time, and unlocks the folder. Idempotent. Error kSystem: that snapshot could not
+  // be written; its state exists only in this object. REQUIRED: the processes have ended.
+  void end_saving();
   // For tests: kills the shard's process when it reaches this place.
   void crash_at(size_t shard, CrashPoint place) const;
 
@@ -42,7 +49,11 @@ class ShardProcesses {
   std::vector<Range> ranges_;
   std::vector<std::string> listen_;
   std::vector<std::shared_ptr<ShardMemory>> memories_;
-  mutable std::mutex saving_;
+  std::vector<std::string> damaged_snapshots_;
+  std::mutex saving_;
+  std::unique_ptr<SnapshotFolder> snapshots_;  // until start_saving()
+  std::unique_ptr<SnapshotSaver> saver_;
+  int lock_ = -1;
 };
 
 // Runs the shards of text(), one process each, and restarts those that end. Returns, after all
@@ -50,7 +61,11 @@ class ShardProcesses {
 // `control`:
 //   <shard> <process> <address>              for each start of a shard
 //   <shard> 0 <reason>                       it cannot be started; it will be tried again
-// REQUIRED: this process has no other threads that a forked child would need.
-void supervise_shards(const std::string& text, const std::vector<int>& descriptors, int control);
+// If the owner was killed, saves the last changes of the shards. The folder stays locked until then
+// by `lock`, from ShardProcesses::lock().
+// REQUIRED: this process is a child of the owner, and has no other threads that a forked child
+// would need. Error kSystem: the last snapshot could not be written.
+void supervise_shards(const std::string& text, const std::vector<int>& descriptors, int control,
+                      int lock);
 
 }  // namespace penstock::train

@@ -10,9 +10,10 @@ from .. import _engine
 def main(_index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
     """Start the shards of ``settings["text"]``, and again when they end.
 
-    Returns when the descriptor "control" is closed at its other end. The other descriptors are the
-    shards' memories, by number.
+    Returns when the descriptor "control" is closed at its other end. The descriptor "lock", if
+    there is one, is the lock of the folder for snapshots. The others are the shards' memories, by
+    number.
     """
-    control = fds.pop("control")
+    control, lock = fds.pop("control"), fds.pop("lock", -1)
     memories = [fds[str(number)] for number in range(len(fds))]
-    _engine.supervise_shards(settings["text"], memories, control)
+    _engine.supervise_shards(settings["text"], memories, control, lock)

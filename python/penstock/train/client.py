@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .. import _engine
 from ..base.arguments import addresses as addresses_of
-from ..base.arguments import flag, old_names, real, string
+from ..base.arguments import flag, integer, old_names, real, string
 from ..base.conventions import Closing
 from ..errors import InvalidArgument
 from .parameters import Parameters, Slab, copy_all, engine_slab
@@ -52,6 +52,17 @@ class ParameterClient(Closing):
         if self._gradients is None:
             self._gradients = Slab(self._client.slab(True))
         return self._gradients
+
+    @property
+    def sequence(self) -> int:
+        """The number of this worker's last push, counted from 1.
+
+        After `connect` with the ``worker_id`` of an earlier client: of the last push that every
+        shard has decided on. So a worker whose step n ends with push n continues with step
+        ``sequence + 1``. If some shards had applied that push when the earlier client ended, they
+        only answer it, and the others apply it.
+        """
+        return self._client.sequence
 
     def pull(self, into: Slab | None = None) -> list[int]:
         """Copy the current weights from every shard.
@@ -206,6 +217,7 @@ def connect(
     addresses: str | Sequence[str],
     *,
     name: str = "",
+    worker_id: int | None = None,
     secret: str | None = None,
     encrypt: bool = False,
     timeout: float = 60.0,
@@ -221,6 +233,12 @@ def connect(
     name : str
         Shown in statistics; averages of gradients add up workers in the order of their names.
         Default: the process id.
+    worker_id : int, optional
+        A number above 0 that names this worker beyond the client object, so that a process that is
+        started again counts no push twice: see `ParameterClient.sequence`. A client takes over from
+        an earlier one with the same id, whose calls then raise `InvalidArgument`. Servers remember
+        up to 1,024 such ids, also after their clients were closed. Default: a random number, which
+        the server forgets when the client is closed.
     secret : str, optional
         The server's secret.
     encrypt : bool
@@ -249,6 +267,9 @@ def connect(
         _engine.ParameterClient(
             addresses_of("addresses", addresses, "connect"),
             string("name", name, "connect"),
+            0
+            if worker_id is None
+            else integer("worker_id", worker_id, 1, (1 << 64) - 1, operation="connect"),
             "" if secret is None else string("secret", secret, "connect"),
             flag("encrypt", encrypt, "connect"),
             real("timeout", timeout, "connect"),

@@ -129,7 +129,7 @@ class Online(Closing):
     Raises
     ------
     InvalidArgument
-        Invalid arguments; another process uses the spool; the snapshot is of another model.
+        Invalid arguments; the spool is in use by another process; the snapshot is of another model.
     DataLoss
         The log is damaged before its end, or does not belong to the snapshot.
     System

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from .shard_processes import ShardProcesses
 __all__ = ["ParameterServer"]
 
 _PATIENCE = 10.0
+_log = logging.getLogger("penstock")
 _POLICIES = ("raise", "skip", "count")
 
 
@@ -65,15 +67,22 @@ class ParameterServer(Closing):
         every acknowledged push applied exactly once; this takes twice the memory for weights and
         state.
     snapshots : str or path, optional
-        A folder in which every shard saves a file with weights, the optimizer's state and the
-        ledger of pushes. A server that finds such files continues from them, and so do its workers
-        if it listens at the same addresses.
+        A folder for snapshots: the weights, the optimizer's state and the ledger of pushes of all
+        shards, as they were at one moment. The last three are kept, with checksums. A server that
+        finds snapshots continues from the newest undamaged one, and so do its workers if it listens
+        at the same addresses; the logger `penstock` gets a warning that names each damaged file. A
+        folder is locked by the server that uses it.
     snapshot_seconds : float
         Time between two snapshots; `close` makes a last one.
 
     Raises
     ------
-    InvalidArgument, OutOfMemory, System
+    InvalidArgument
+        Invalid arguments; another server uses the folder of snapshots, which the text names with
+        that server's process id; the snapshots are of other weights, optimizer or shards.
+    DataLoss
+        Every snapshot is damaged.
+    OutOfMemory, System
 
     Examples
     --------
@@ -144,6 +153,8 @@ class ParameterServer(Closing):
             self._processes = ShardProcesses(self._plan)
         else:
             self._threads = _engine.ParameterServer(*made, folder, snapshot_seconds)
+        for damage in (self._threads or self._plan).damaged_snapshots:
+            _log.warning("%s. Continuing from an older snapshot", damage)
 
     @property
     def addresses(self) -> list[str]:

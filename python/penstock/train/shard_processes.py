@@ -74,6 +74,7 @@ class ShardProcesses:
                 ready = all(self._pids)
             if not ready:
                 raise System(self.failure or "its processes did not start", "ParameterServer")
+            plan.start_saving()
         except BaseException:  # also Ctrl-C: nothing else would end these processes
             self.close()
             raise
@@ -81,7 +82,7 @@ class ShardProcesses:
     def _watch(self) -> None:
         try:
             self._supervise()
-            self._plan.save_unsaved()
+            self._plan.end_saving()
         except Error as error:
             self._unsaved = error
         finally:
@@ -109,7 +110,9 @@ class ShardProcesses:
 
     def _run(self) -> None:
         """Start a supervisor, and process its messages until all processes have ended."""
-        memories = {str(n): fd for n, fd in enumerate(self._plan.descriptors())}
+        fds = {str(n): fd for n, fd in enumerate(self._plan.descriptors())}
+        if self._plan.lock >= 0:
+            fds["lock"] = self._plan.lock
         with self._changed:
             if self._closed:
                 return
@@ -120,7 +123,7 @@ class ShardProcesses:
                 spawn,
                 "penstock.processes.shard_supervisor:main",
                 0,
-                {**memories, "control": theirs.fileno()},
+                {**fds, "control": theirs.fileno()},
                 {"text": self._plan.text(self.addresses)},
                 session=True,
             )

@@ -1,6 +1,8 @@
 #include "penstock/net/listener.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -164,7 +166,7 @@ TEST(Listener, who_takes_too_long_is_sent_away) {
 
 TEST(Listener, of_too_many_strangers_the_oldest_go) {
   ListenOptions options = listen_with(kSecret);
-  options.handshake_timeout_s = kForEver;
+  options.handshake_timeout_s = options.silent_timeout_s = kForEver;
   options.max_handshakes = 4;
   Listener listener("tcp://127.0.0.1:0", options);
   std::vector<os::Fd> strangers;
@@ -178,6 +180,98 @@ TEST(Listener, of_too_many_strangers_the_oldest_go) {
   EXPECT_EQ(recv(strangers[11].get(), hello, sizeof(hello), MSG_WAITALL), 48);
   listener.close();
   accepting.join();
+}
+
+// A client in the middle of its handshake, whose steps the test decides.
+class SlowClient {
+ public:
+  explicit SlowClient(const std::string& address)
+      : fd_(raw_socket(address)),
+        handshake_(Handshake::Side::kClient, kSecret, false, "the listener") {}
+
+  // False: the listener has disconnected it.
+  bool advance() {
+    try {
+      return advance_handshake(fd_.get(), handshake_, "the listener") != HandshakeStatus::kRefused;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  void wait() { wait_for(fd_.get(), POLLIN, Deadline(60)); }
+
+ private:
+  os::Fd fd_;
+  Handshake handshake_;
+};
+
+os::Fd raw_socket_from(const char* host, const std::string& address) {
+  const SocketAddress from = resolve(std::string(host) + ":0").front();
+  const SocketAddress to = resolve(address).front();
+  os::Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(bind(fd.get(), from.get(), from.length), 0);
+  EXPECT_EQ(::connect(fd.get(), to.get(), to.length), 0);
+  return fd;
+}
+
+ListenOptions listen_to_64() {
+  ListenOptions options = listen_with(kSecret);
+  options.max_handshakes = 64;
+  return options;
+}
+
+TEST(Listener, a_hundred_silent_connections_push_out_nobody_who_has_sent_its_proof) {
+  Listener listener("tcp://127.0.0.1:0", listen_to_64());
+  SlowClient honest(listener.address());
+  EXPECT_FALSE(listener.accept(0.01));  // sends it the hello
+  honest.wait();
+  EXPECT_TRUE(honest.advance());  // sends its proof
+  std::vector<os::Fd> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(raw_socket(listener.address()));
+  EXPECT_TRUE(listener.accept(60));
+}
+
+TEST(Listener, a_host_that_opens_many_connections_pushes_out_its_own) {
+  Listener listener("tcp://127.0.0.1:0", listen_to_64());
+  SlowClient honest(listener.address());
+  EXPECT_FALSE(listener.accept(0.01));
+  std::vector<os::Fd> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(raw_socket_from("127.0.0.2", listener.address()));
+  EXPECT_FALSE(listener.accept(0.01));
+  EXPECT_LE(read_to_end(silent[0].get()), 48u);  // disconnected
+  honest.wait();
+  EXPECT_TRUE(honest.advance());
+  EXPECT_TRUE(listener.accept(60));
+}
+
+TEST(Listener, a_client_that_stays_silent_is_disconnected_long_before_a_slow_one) {
+  ListenOptions options = listen_with(kSecret);
+  options.silent_timeout_s = 0.02;
+  options.handshake_timeout_s = 60;
+  Listener listener("tcp://127.0.0.1:0", options);
+  const os::Fd silent = raw_socket(listener.address()), slow = raw_socket(listener.address());
+  const char first_byte = 'p';
+  ASSERT_EQ(send(slow.get(), &first_byte, 1, MSG_NOSIGNAL), 1);
+  std::thread accepting([&] { EXPECT_FALSE(listener.accept(kForEver)); });
+  EXPECT_LE(read_to_end(silent.get()), 48u);
+  char hello[48];
+  EXPECT_EQ(recv(slow.get(), hello, sizeof(hello), MSG_WAITALL), 48);
+  pollfd end{slow.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&end, 1, 100), 0);  // still connected
+  listener.close();
+  accepting.join();
+}
+
+// A host that is gone acknowledges nothing, and keep-alive is silent then.
+TEST(Listener, a_connection_ends_that_a_vanished_host_does_not_acknowledge) {
+  for (const auto& [stall_s, expected_ms] : {std::pair{60.0, 60'000}, {1.0, 30'000}}) {
+    Line line("tcp://127.0.0.1:0");
+    const os::Fd fd = raw_socket(line.listener.address());
+    prepare_connected(fd.get(), true, 0.1, stall_s);
+    int limit_ms = 0;
+    socklen_t length = sizeof(limit_ms);
+    ASSERT_EQ(getsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, &length), 0);
+    EXPECT_EQ(limit_ms, expected_ms);
+  }
 }
 
 TEST(Listener, many_connect_at_once) {

@@ -3,12 +3,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "penstock/train/server/shard_files.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
@@ -119,36 +117,6 @@ INSTANTIATE_TEST_SUITE_P(Points, ShardDeath,
                            }
                          });
 
-TEST(ShardSaver, changes_after_the_first_file_are_in_the_last) {
-  const std::string folder = ::testing::TempDir() + "/saver-" + std::to_string(getpid());
-  std::filesystem::create_directories(folder);
-  const Layout layout{{"w", {OneShard::kFloats}}};
-  OneShard one, again;
-  const ShardFile file = file_of(folder, 0, {{0, OneShard::kFloats}}, one.optimizer, layout);
-  one.shard->join({7, "a", ""});
-  const std::shared_ptr<Shard> shard = std::move(one.shard);
-  EXPECT_TRUE(has_unsaved(*shard->memory()));
-  save(*shard, file);
-  EXPECT_EQ(shard->memory()->saved().version, 0u);
-  shard->push(Full(7, 1, -1).push);
-  const auto elsewhere = ShardMemory::open(shard->memory()->fd(), ShardMemory::Access::kRead);
-  EXPECT_TRUE(has_unsaved(*elsewhere));
-  { const ShardSaver saver(shard, file, 1000); }
-  EXPECT_FALSE(has_unsaved(*elsewhere));
-  EXPECT_EQ(elsewhere->saved().version, 1u);
-  ASSERT_TRUE(load(*again.shard, file));
-  EXPECT_TRUE(again.all_weights_are(1));
-  // Also changes without weights.
-  {
-    const ShardSaver saver(shard, file, 1000);
-    shard->leave(7);
-  }
-  OneShard third;
-  ASSERT_TRUE(load(*third.shard, file));
-  EXPECT_EQ(third.shard->join({7, "a", ""}).sequence, 0u);
-  std::filesystem::remove_all(folder);
-}
-
 TEST(Shard, a_non_finite_gradient_follows_the_policy) {
   Full bad(1, 1, 1);
   bad.push.squares = std::numeric_limits<double>::quiet_NaN();
@@ -188,7 +156,7 @@ TEST(Shard, a_restored_checkpoint_continues_bit_for_bit_and_knows_its_workers) {
   for (uint64_t sequence = 1; sequence <= 3; ++sequence) {
     one.shard->push(Full(4, sequence, 0.5f).push);
   }
-  const auto checkpoint = one.shard->checkpoint();
+  const auto checkpoint = one.memory->checkpoint();
   other.shard->restore(*checkpoint);
   EXPECT_EQ(other.shard->join({4, "", ""}).sequence, 3u);
   other.shard->push(Full(4, 3, 0.5f).push);
