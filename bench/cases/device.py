@@ -251,6 +251,7 @@ def gathered(size: Size) -> Figures:
 # ---- ResNet-50 -----------------------------------------------------------------------------------
 
 STAYS = "the step alone, on a batch that stays there"
+BESIDE = "the step beside a copy of a batch out of pinned memory"
 RESNET = Case(
     "device-resnet",
     "ResNet-50 in bfloat16, 224x224x3 bytes, batch 256: training",
@@ -263,6 +264,7 @@ RESNET = Case(
     quick={"count": 24},
     targets=[
         Target("rate", FED, STAYS, at_least=0.99, says="the step's own rate within 1 %"),
+        Target("rate", FED, BESIDE, at_least=0.99, says="the rate beside a bare copy within 1 %"),
         Target("cores", FED, BEST_PEER, at_least=1, says="with the fewest cores of the host"),
     ],
     on_device=True,
@@ -320,6 +322,25 @@ def step_alone(size: Size) -> Figures:
         return ((x, y) for _ in range(passes * (len(images) // batch)))
 
     return resnet(same, size)
+
+
+@RESNET.entry(BESIDE, "limit", "cudaMemcpyAsync on a stream of its own, nothing made by the host")
+def step_beside(size: Size) -> Figures:
+    def copied(images: np.ndarray, passes: int, batch: int) -> Iterator[tuple[Any, Any]]:
+        import torch
+
+        x = torch.from_numpy(images[:batch]).pin_memory()
+        there = [x.to(DEVICE) for _ in range(2)]
+        y = torch.arange(batch, device=DEVICE)
+        copies = torch.cuda.Stream()
+        for k in range(passes * (len(images) // batch)):
+            copies.wait_stream(torch.cuda.current_stream())
+            yield there[k % 2], y
+            with torch.cuda.stream(copies):
+                there[1 - k % 2].copy_(x, non_blocking=True)
+            torch.cuda.current_stream().wait_stream(copies)
+
+    return resnet(copied, size)
 
 
 # ---- 200 ms to load, 200 ms to train -------------------------------------------------------------

@@ -29,6 +29,7 @@ CASE = Case(
     {"rate": Figure("images/s", more_is_better=True)},
     full={"count": 1024, "seconds": 4.0},
     quick={"count": 256, "seconds": 1.0},
+    on_device=True,
 )
 
 

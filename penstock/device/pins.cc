@@ -11,14 +11,16 @@
 namespace penstock::device {
 namespace {
 
-constexpr unsigned kPortable = 1;  // for all contexts
+constexpr unsigned kPortable = 1;               // for all contexts
+constexpr size_t kMinPiece = size_t{16} << 20;  // so that small batches do not pin one by one
+constexpr size_t kPage = 4096;
 
 // Constant-initialised and never destroyed.
 constinit std::mutex pins_mutex;
 
 }  // namespace
 
-std::shared_ptr<Pins> Pins::of(const std::shared_ptr<Region>& region,
+std::shared_ptr<Pins> Pins::of(const std::shared_ptr<Region>& region, size_t end,
                                const std::shared_ptr<const Driver>& driver, int handle) {
   if (region->kind() != Region::Kind::kShared || region->inherited()) return nullptr;
   std::lock_guard lock(pins_mutex);
@@ -27,7 +29,7 @@ std::shared_ptr<Pins> Pins::of(const std::shared_ptr<Region>& region,
     pins = std::shared_ptr<Pins>(new Pins(driver, handle));
     attach(*region, pins);
   }
-  pins->grow(*region);
+  pins->grow(*region, end);
   return pins->ends_.empty() ? nullptr : pins;
 }
 
@@ -50,13 +52,14 @@ Pins::~Pins() {
   driver_->release_primary(handle_);
 }
 
-void Pins::grow(Region& region) {
+void Pins::grow(Region& region, size_t wanted) {
   base_ = region.base();
-  const size_t begin = ends_.empty() ? 0 : ends_.back();
-  const size_t end = region.committed();
-  if (end <= begin || end <= refused_) return;
+  const size_t begin = ends_.empty() ? 0 : ends_.back(), committed = region.committed();
+  if (wanted <= begin || committed <= refused_) return;
+  const size_t piece = std::max({(wanted + kPage - 1) / kPage * kPage - begin, begin, kMinPiece});
+  const size_t end = std::min(begin + piece, committed);
   if (!keep_pages(region, end) || driver_->pin(base_ + begin, end - begin, kPortable) != kSuccess) {
-    refused_ = end;
+    refused_ = committed;
     return;
   }
   ends_.push_back(end);

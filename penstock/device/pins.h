@@ -18,11 +18,12 @@ namespace penstock::device {
 // Threads: any.
 class Pins {
  public:
-  // Pins a region up to its committed bytes, unless it is pinned that far already; a region that
-  // has grown is pinned in another piece. REQUIRED: a current context, of the device `handle`.
+  // Pins a region up to the offset `end`, unless it is pinned that far already. Each further piece
+  // is as large as all before it: the first batch does not wait for the pages of a whole queue, and
+  // pieces stay few. REQUIRED: `end` is committed; a current context, of the device `handle`.
   // nullptr: nothing is pinned: the region is private (its pages move in a fork), or the driver
   // refuses.
-  static std::shared_ptr<Pins> of(const std::shared_ptr<Region>& region,
+  static std::shared_ptr<Pins> of(const std::shared_ptr<Region>& region, size_t end,
                                   const std::shared_ptr<const Driver>& driver, int handle);
 
   ~Pins();
@@ -36,7 +37,7 @@ class Pins {
 
  private:
   Pins(std::shared_ptr<const Driver> driver, int handle);
-  void grow(Region& region);
+  void grow(Region& region, size_t wanted);
 
   const std::shared_ptr<const Driver> driver_;
   const int handle_;
@@ -44,7 +45,7 @@ class Pins {
   Context* context_ = nullptr;
   std::byte* base_ = nullptr;
   std::vector<size_t> ends_;  // of the pieces, which follow each other from the region's start
-  size_t refused_ = 0;        // the end of a piece that the driver has refused
+  size_t refused_ = 0;        // the committed bytes when the driver last refused a piece
 };
 
 }  // namespace penstock::device

@@ -345,7 +345,7 @@ Stage::Plan Stage::plan_for(const std::vector<Tensor>& tensors) {
   std::vector<size_t> direct;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = tensors[i];
-    if (tensor.nbytes() >= kDirect && tensor.is_contiguous() && pinned_from(tensor.data()) != 0) {
+    if (tensor.nbytes() >= kDirect && tensor.is_contiguous() && pinned_from(tensor.data(), tensor.nbytes()) != 0) {
       direct.push_back(i);
       continue;
     }
@@ -380,7 +380,7 @@ bool Stage::plan_as_one(const std::vector<Tensor>& tensors, Plan& plan) {
   // Arrays keep their alignment. The region begins with a header, so this stays within.
   begin -= reinterpret_cast<uintptr_t>(begin) % kAlignment;
   const auto extent = static_cast<size_t>(end - begin);
-  if (extent > sum + sum / 8 + kMostGap || pinned_from(begin) < extent) return false;
+  if (extent > sum + sum / 8 + kMostGap || pinned_from(begin, extent) < extent) return false;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].nbytes() == 0) continue;
     plan.offsets[i] = static_cast<size_t>(tensors[i].data() - begin);
@@ -394,7 +394,7 @@ bool Stage::plan_as_one(const std::vector<Tensor>& tensors, Plan& plan) {
 // A copy may not go from one pinned piece of a region into the next.
 void Stage::add_pieces(Plan& plan, const std::byte* from, size_t to, size_t bytes) {
   while (bytes > 0) {
-    const size_t pinned = pinned_from(from);
+    const size_t pinned = pinned_from(from, bytes);
     const size_t part = pinned == 0 ? bytes : std::min(bytes, pinned);
     plan.pieces.push_back({from, to, part});
     from += part;
@@ -403,16 +403,17 @@ void Stage::add_pieces(Plan& plan, const std::byte* from, size_t to, size_t byte
   }
 }
 
-// How many bytes from an address on are pinned in one piece; pins the region that it lies in.
-size_t Stage::pinned_from(const std::byte* address) {
+// How many bytes from an address on are pinned in one piece; pins `bytes` from there on first, if
+// they lie in a shared region.
+size_t Stage::pinned_from(const std::byte* address, size_t bytes) {
   if (region_ == nullptr || !region_->contains(address)) {
     region_ = region_holding(address);
     pins_ = nullptr;
     if (region_ == nullptr) return 0;
   }
-  pins_ = Pins::of(region_, driver_, handle_);
-  if (pins_ == nullptr) return 0;
-  return pins_->from(region_->offset_of(address));
+  const size_t offset = region_->offset_of(address);
+  pins_ = Pins::of(region_, offset + bytes, driver_, handle_);
+  return pins_ == nullptr ? 0 : pins_->from(offset);
 }
 
 // Writes arrays side by side into memory that the device can read.

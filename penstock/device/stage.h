@@ -102,7 +102,7 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
   Plan plan_for(const std::vector<Tensor>& tensors);
   bool plan_as_one(const std::vector<Tensor>& tensors, Plan& plan);
   void add_pieces(Plan& plan, const std::byte* from, size_t to, size_t bytes);
-  size_t pinned_from(const std::byte* address);
+  size_t pinned_from(const std::byte* address, size_t bytes);
   void gather(Slot& slot, const std::vector<Tensor>& tensors, Plan& plan);
   Event take_event();
   void take(Slot& slot, int64_t stream);

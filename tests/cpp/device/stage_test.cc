@@ -412,6 +412,20 @@ TEST_F(PinnedStageTest, a_region_that_grows_is_pinned_in_pieces_which_no_copy_cr
   EXPECT_TRUE(all_are(bytes, 2));
 }
 
+TEST_F(PinnedStageTest, the_first_batch_does_not_wait_for_the_pages_of_a_whole_queue) {
+  region = Region::create(Region::Kind::kShared, 512 << 20);
+  region->extend(512 << 20);
+  auto stage = open();
+  const long before = fake.get("pinned in use"), calls = fake.get("cuMemHostRegister");
+  auto pinned = [&] { return (fake.get("pinned in use") - before) >> 20; };
+  constexpr int64_t kBytes = 38 << 20;
+  stage->put({array(0, kBytes, 1), array(kBytes, 2048, 2)});
+  EXPECT_EQ(pinned(), 38);
+  for (size_t i = 1; i < 12; ++i) stage->put({array(i * (kBytes + 4096), kBytes, 1)});
+  EXPECT_EQ(pinned(), 512);
+  EXPECT_EQ(fake.get("cuMemHostRegister") - calls, 5) << "38, 76, 152, 304 MiB, and the rest";
+}
+
 TEST_F(PinnedStageTest, a_refused_registration_leaves_the_way_through_pinned_buffers) {
   fake.set("fail cuMemHostRegister", kNoMemory);
   auto stage = open();
