@@ -70,6 +70,7 @@ PYTHON = (
     "torch",
     "jax",
     "keras",
+    "ray",
     "commands",
     "cli",
     "__main__",

@@ -47,6 +47,7 @@ __all__ = [
     "parse_example",
     "parse_sequence_example",
     "ragged",
+    "ray",
     "remote_files",
     "rng",
     "select",
@@ -57,7 +58,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from . import device, errors, image, jax, keras, torch, train
+    from . import device, errors, image, jax, keras, ray, torch, train
     from ._engine import Permutation, rng
     from .base.element_spec import TensorSpec
     from .base.ragged import Ragged, ragged
@@ -113,7 +114,7 @@ _HOMES = {
     "threadsafe": "streams",
     "write": "writers",
 }
-_MODULES = ("device", "errors", "image", "jax", "keras", "torch", "train")
+_MODULES = ("device", "errors", "image", "jax", "keras", "ray", "torch", "train")
 
 
 def __getattr__(name: str) -> Any:

@@ -27,8 +27,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # A module that imports a framework when it is collected, by itself or through torch_contract.
 IMPORTS_A_FRAMEWORK = re.compile(
-    r"""^(\w+ = )?pytest\.importorskip\("(accelerate|jax|keras|tensorflow|torch)\W"""
-    r"""|^(import|from) (accelerate|jax|keras|tensorflow|torch|torch_contract)\b""",
+    r"""^(\w+ = )?pytest\.importorskip\("(accelerate|jax|keras|ray|tensorflow|torch)\W"""
+    r"""|^(import|from) (accelerate|jax|keras|ray|tensorflow|torch|torch_contract)\b""",
     re.MULTILINE,
 )
 

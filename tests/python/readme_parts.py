@@ -59,8 +59,11 @@ def decode_and_augment(element):
     return {"image": image + penstock.rng().random(), "label": element["label"]}
 
 
-# %% asynchronous training
+# %% several hosts
 assert batch["image"].shape == (64, 8, 8) and len(train) == 2
+
+# %% asynchronous training
+assert callable(train_loop)  # it runs in workers of Ray Train only
 
 from penstock import train
 

@@ -10,7 +10,9 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -27,6 +29,8 @@ NAMES = (
     "OMPI_COMM_WORLD_SIZE",
     "PMI_RANK",
     "PMI_SIZE",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
 )
 
 
@@ -104,7 +108,7 @@ def test_processes_of_jax_feed_one_global_array(tmp_path: Path) -> None:
     assert found[0]["sums"] == found[1]["sums"] == sums
 
 
-@pytest.mark.parametrize("names", [NAMES[0:2], NAMES[2:4], NAMES[4:6]])
+@pytest.mark.parametrize("names", [NAMES[i : i + 2] for i in range(0, 8, 2)])
 def test_processes_of_a_launcher(names: tuple[str, str], tmp_path: Path) -> None:
     check_shares(run_both("environment", str(tmp_path), names))
 
@@ -112,6 +116,24 @@ def test_processes_of_a_launcher(names: tuple[str, str], tmp_path: Path) -> None
 def test_a_process_alone_feeds_everything() -> None:
     assert rank_and_world("test") == (0, 1)
     assert list(penstock.Dataset.range(5).shard("auto")) == list(range(5))
+
+
+def test_a_worker_of_ray_train_has_the_rank_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(get_world_rank=lambda: 3, get_world_size=lambda: 5)
+    train: Any = SimpleNamespace(get_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray.train", train)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert rank_and_world("test") == (3, 5)
+    for error in (RuntimeError("not a worker"), DeprecationWarning("a function of Ray Tune")):
+        train.get_context = Mock(side_effect=error)
+        assert rank_and_world("test") == (1, 2)
+
+
+def test_a_batch_script_of_slurm_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    assert rank_and_world("test") == (0, 1)
 
 
 def test_an_environment_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ MODULES = {
     "penstock.torch": "python/penstock/torch/__init__.py",
     "penstock.keras": "python/penstock/keras/__init__.py",
     "penstock.jax": "python/penstock/jax/__init__.py",
+    "penstock.ray": "python/penstock/ray/__init__.py",
     "penstock.errors": "python/penstock/errors.py",
 }
 # Names with a page of their own.

@@ -4,28 +4,47 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from ..errors import InvalidArgument
 
-# The environments of launchers: torchrun and what follows it; Open MPI; MPICH and Intel MPI.
+# The environments of launchers: torchrun and what follows it; Open MPI; MPICH and Intel MPI; srun
+# of Slurm. A batch script of Slurm has SLURM_PROCID=0 and SLURM_NTASKS, too, though it is alone:
+# only srun sets SLURM_STEP_NUM_TASKS.
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
+
+
+def train_context() -> Any:
+    """Return the context of Ray Train if this process is one of its workers, or else None."""
+    train = sys.modules.get("ray.train")
+    if train is None:  # a worker has imported it
+        return None
+    try:
+        return train.get_context()
+    except (RuntimeError, DeprecationWarning):  # another process; a function of Ray Tune
+        return None
 
 
 def rank_and_world(operation: str) -> tuple[int, int]:
     """Return this process's rank and the number of processes of the job.
 
-    They are those of torch's process group or of ``jax.distributed`` if one is initialized, or else
-    those that the launcher has set in the environment. A process that is alone is (0, 1).
+    They are those of Ray Train in one of its workers, or else those of torch's process group or of
+    ``jax.distributed`` if one is initialized, or else those that the launcher has set in the
+    environment. A process that is alone is (0, 1).
 
     Raises
     ------
     InvalidArgument
         The environment has a rank or a number of processes that is not a number.
     """
+    context = train_context()
+    if context is not None:
+        return context.get_world_rank(), context.get_world_size()
     torch = sys.modules.get("torch")
     if (
         torch is not None

@@ -152,6 +152,27 @@ class Chain:
             left += chain._inputs
         return False
 
+    def _has_stage(self, method: str) -> bool:
+        left: list[Chain] = [self]
+        while left:
+            chain = left.pop()
+            if chain._recipe[0] == method:
+                return True
+            left += chain._inputs
+        return False
+
+    def _no_state(self) -> str:
+        """Why a position cannot be saved, as a function of the chain says; empty: it can."""
+        left: list[Chain] = [self]
+        while left:
+            chain = left.pop()
+            if chain._held is not None:
+                reason = getattr(chain._recipe[1][0], "__penstock_no_state__", "")
+                if reason:
+                    return str(reason)
+            left += chain._inputs
+        return ""
+
     def _operations(self) -> int:
         """How many stages have a number, as the engine's plan counts them."""
         count, left = 0, [self]

@@ -76,7 +76,14 @@ class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
 
         plan = self._built(on_error == "skip")
         chain = self._alone()
-        return SourceInfo("chain", chain, repr(chain), plan=plan, functions=chain._functions())
+        return SourceInfo(
+            "chain",
+            chain,
+            repr(chain),
+            plan=plan,
+            functions=chain._functions(),
+            no_state=chain._no_state(),
+        )
 
     @property
     def element_spec(self) -> Any:

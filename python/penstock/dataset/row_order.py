@@ -185,7 +185,7 @@ def row_order(dataset: Dataset, operation: str) -> RowOrder:
     for stage in reversed(above):
         order.above.insert(0, Stage(*stage._recipe, batches))
         batches = order.above[0].elements()
-    order.sharded_rows = _is_sharded(chain)
+    order.sharded_rows = chain._has_stage("shard")
     return order
 
 
@@ -199,16 +199,6 @@ def _is_walked(chain: Chain) -> bool:
 def _again(stage: Chain, below: Chain) -> Any:
     """Add a stage of the user's chain to another input."""
     return stage._make(*stage._recipe, (below,))  # type: ignore[arg-type]
-
-
-def _is_sharded(chain: Chain) -> bool:
-    left = [chain]
-    while left:
-        chain = left.pop()
-        if chain._recipe[0] == "shard":
-            return True
-        left += chain._inputs
-    return False
 
 
 def _check_base(chain: Chain, operation: str) -> None:

@@ -220,9 +220,9 @@ class Transformations(Chain):
         Parameters
         ----------
         rank : int or "auto"
-            "auto": rank and world of this process, by torch's process group or ``jax.distributed``
-            if one is initialized, or else by the environment of torchrun or of MPI. A process that
-            is alone keeps all elements.
+            "auto": rank and world of this process, by Ray Train in one of its workers, or else by
+            torch's process group or ``jax.distributed`` if one is initialized, or else by the
+            environment of torchrun, MPI or Slurm. A process that is alone keeps all elements.
         remainder : {"keep", "drop", "pad"}
             If the elements cannot be divided evenly. keep: the first ranks have one more. drop: the
             remainder is left out. pad: the other ranks repeat elements from the front, so all ranks

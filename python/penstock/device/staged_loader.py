@@ -53,7 +53,7 @@ class StagedLoader(Loader):
     def _take_back(self) -> None:
         """Set the position before the batches that were sent and not delivered."""
         position = self._ahead.position
-        if position is not None and self._info.replayable:
+        if position is not None and self._info.replayable and not self._info.no_state:
             self.restore(json.loads(position))
 
     @property
@@ -64,6 +64,7 @@ class StagedLoader(Loader):
 
     def state(self) -> dict[str, Any]:
         """Return the position, as `penstock.Loader.state`; batches in transfer do not count."""
+        self._check_has_states("state")
         position = self._ahead.position
         return super().state() if position is None else dict(json.loads(position))
 

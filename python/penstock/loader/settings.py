@@ -137,7 +137,8 @@ def settings_of(
         "on_error": on_error,
         "retries": integer("retries", retries, 0, (1 << 32) - 1, operation="Loader"),
         "timeout": -1.0 if timeout is None else min(float(timeout), _LONGEST_S),
-        "pause": info.edited or info.kind in ("stream", "listed"),
+        # A pass that has no states may wait for other processes that begin it, too.
+        "pause": info.edited or info.kind in ("stream", "listed") or bool(info.no_state),
         "granule_rows": granule_of(rows, max(workers, 1), info, whole),
         "most_rows": rows,
         "covers": info.covers,

@@ -53,6 +53,7 @@ class SourceInfo:
     # workers. The Loader does not call the hooks of `hooked`.
     paused: bool = False
     replayable: bool = True
+    no_state: str = ""  # why its positions cannot be saved; empty: they can
     plan: Any = None  # the engine's plan; except for a Dataset, None until options are known
     for_device: bool = False  # batches lie in memory that a device's driver can pin
     functions: bool = False  # for a Dataset: it calls a user's functions, which may need the GIL
