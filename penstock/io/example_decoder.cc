@@ -60,7 +60,7 @@ ExampleFault contents_of(Span message, bool entry, ExampleContents& contents,
                          ExampleErrorPlace& place) {
   contents = {};
   uint8_t plain = 0;
-  if (const Bytes at = entry ? nullptr : plain_values(message.begin, message.end, plain)) {
+  if (const Pointer at = entry ? nullptr : plain_values(message.begin, message.end, plain)) {
     const Span run{at, message.end};
     contents = {.type = plain, .lists = 1};
     return add_piece(run, contents, place);
@@ -106,7 +106,7 @@ ExampleFault ExampleOutput::put(uint8_t type, Span piece, ExampleErrorPlace& pla
 
 namespace {
 
-const std::byte* as_data(Bytes at) { return reinterpret_cast<const std::byte*>(at); }
+const std::byte* as_data(Pointer at) { return reinterpret_cast<const std::byte*>(at); }
 
 }  // namespace
 
@@ -226,7 +226,7 @@ ExampleFault ExampleDecoder::in_pieces(Span entry, const ExampleContents& conten
 
 ExampleFault ExampleDecoder::varints(Span run, std::byte* to, uint64_t count,
                                      ExampleErrorPlace& place) const {
-  Bytes at = run.begin;
+  Pointer at = run.begin;
   const ExampleFault fault = narrow_ ? unpack<int32_t>(at, run.end, to, count, place.found)
                                      : unpack<int64_t>(at, run.end, to, count, place.found);
   if (fault == ExampleFault::kNone && at == run.end) [[likely]]
@@ -239,7 +239,8 @@ ExampleFault ExampleDecoder::varints(Span run, std::byte* to, uint64_t count,
   return ExampleFault::kCount;
 }
 
-ExampleFault ExampleDecoder::wrong_count(Bytes at, uint64_t bytes, ExampleErrorPlace& place) const {
+ExampleFault ExampleDecoder::wrong_count(Pointer at, uint64_t bytes,
+                                         ExampleErrorPlace& place) const {
   place = {at, bytes};
   if (type_ == kBytesList) return ExampleFault::kLength;
   place.found /= 4;

@@ -13,7 +13,7 @@ inline constexpr uint8_t kBytesList = 1, kFloatList = 2, kInt64List = 3;  // fie
 
 // The position and value that a failure reports; set only on failure.
 struct ExampleErrorPlace {
-  wire::Bytes at = nullptr;
+  wire::Pointer at = nullptr;
   uint64_t found = 0;  // as in ExampleFailure
 };
 
@@ -59,19 +59,19 @@ ExampleFault put_contents(wire::Span message, bool entry, const ExampleContents&
 // The number of varints in a packed run, provided that the last one is complete.
 inline uint64_t count_varints(wire::Span run) {
   uint64_t count = 0;
-  for (wire::Bytes at = run.begin; at != run.end; ++at) count += *at < 128;
+  for (wire::Pointer at = run.begin; at != run.end; ++at) count += *at < 128;
   return count;
 }
 
 // Writes `count` varints of a packed run as T. Afterwards `at` is after them. On failure `at` is at
 // the varint that does not fit into T or, with kCount, is missing.
 template <class T>
-ExampleFault unpack(wire::Bytes& at, wire::Bytes end, std::byte* to, uint64_t count,
+ExampleFault unpack(wire::Pointer& at, wire::Pointer end, std::byte* to, uint64_t count,
                     uint64_t& found) {
   constexpr uint64_t kGoesOn = 0x8080808080808080;
   for (; count > 0; --count, to += sizeof(T)) {
     if (at == end) return ExampleFault::kCount;
-    const wire::Bytes begin = at;
+    const wire::Pointer begin = at;
     uint64_t value = *at;
     if (value < 128) {
       ++at;
@@ -123,7 +123,7 @@ class ExampleDecoder {
                      ExampleErrorPlace& place) const;
   ExampleFault in_pieces(wire::Span entry, const ExampleContents& contents, ExampleValue& value,
                          ExampleMemory& memory, ExampleErrorPlace& place) const;
-  ExampleFault wrong_count(wire::Bytes at, uint64_t count, ExampleErrorPlace& place) const;
+  ExampleFault wrong_count(wire::Pointer at, uint64_t count, ExampleErrorPlace& place) const;
   ExampleFault varints(wire::Span run, std::byte* to, uint64_t count,
                        ExampleErrorPlace& place) const;
 

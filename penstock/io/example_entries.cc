@@ -17,9 +17,9 @@ void ExampleEntries::clear() {
   place_ = 0;
 }
 
-ExampleFault ExampleEntries::find(Span message, Bytes& at) {
+ExampleFault ExampleEntries::find(Span message, Pointer& at) {
   at = message.begin;
-  const Bytes end = message.end;
+  const Pointer end = message.end;
   while (at != end) {
     Place* place = nullptr;
     if (place_ < places_.size()) {
@@ -27,7 +27,7 @@ ExampleFault ExampleEntries::find(Span message, Bytes& at) {
       const size_t left = static_cast<size_t>(end - at);
       if (place->head_bytes != 0 && place->head_bytes + place->value_bytes <= left &&
           std::memcmp(at, place->head.data(), place->head_bytes) == 0) [[likely]] {
-        const Bytes values = at + place->head_bytes;
+        const Pointer values = at + place->head_bytes;
         at = values + place->value_bytes;
         if (place->name != kUnwanted)
           found_[place->name] = {{values, at}, Found::kPlain, place->type};
@@ -48,17 +48,17 @@ ExampleFault ExampleEntries::find(Span message, Bytes& at) {
 
 // Parses an entry in the usual form: the name, then the message, nothing else. False: it has
 // another form, and `at` is unchanged.
-bool ExampleEntries::ordinary(Bytes& at, Bytes end, Place* place) {
+bool ExampleEntries::ordinary(Pointer& at, Pointer end, Place* place) {
   uint64_t bytes;
   if (*at != tag(1)) return false;
-  const Bytes entry = length(at + 1, end, bytes);
+  const Pointer entry = length(at + 1, end, bytes);
   if (entry == nullptr) return false;
   end = entry + bytes;
   if (entry == end || *entry != tag(1)) return false;
-  const Bytes key = length(entry + 1, end, bytes);
+  const Pointer key = length(entry + 1, end, bytes);
   if (key == nullptr) return false;
   const Span name{key, key + bytes};
-  const Bytes value = only(2, name.end, end);
+  const Pointer value = only(2, name.end, end);
   if (value == nullptr) return false;
 
   uint32_t number;
@@ -70,7 +70,7 @@ bool ExampleEntries::ordinary(Bytes& at, Bytes end, Place* place) {
   }
 
   uint8_t type = 0;
-  const Bytes values = plain_ ? plain_values(value, end, type) : nullptr;
+  const Pointer values = plain_ ? plain_values(value, end, type) : nullptr;
   if (number != kUnwanted) {
     found_[number] = values != nullptr ? Found{{values, end}, Found::kPlain, type}
                                        : Found{{entry, end}, Found::kEntry, 0};
@@ -97,7 +97,7 @@ bool ExampleEntries::ordinary(Bytes& at, Bytes end, Place* place) {
 }
 
 // Parses a field of any kind, which may be an entry with its name repeated, last, or missing.
-ExampleFault ExampleEntries::any(Bytes& at, Bytes end) {
+ExampleFault ExampleEntries::any(Pointer& at, Pointer end) {
   Fields map({at, end});
   if (!map.next()) {
     if (map.fault() != ExampleFault::kNone)

@@ -46,7 +46,7 @@ class ExampleEntries {
   void clear();
   // Searches one Features or FeatureLists message, or one part of a message that comes in several.
   // On failure `at` is the position. Unwanted entries are not parsed.
-  ExampleFault find(wire::Span message, wire::Bytes& at);
+  ExampleFault find(wire::Span message, wire::Pointer& at);
   const Found& operator[](size_t name) const { return found_[name]; }
 
  private:
@@ -62,8 +62,8 @@ class ExampleEntries {
     std::array<uint8_t, 48> head;
   };
 
-  bool ordinary(wire::Bytes& at, wire::Bytes end, Place* place);
-  ExampleFault any(wire::Bytes& at, wire::Bytes end);
+  bool ordinary(wire::Pointer& at, wire::Pointer end, Place* place);
+  ExampleFault any(wire::Pointer& at, wire::Pointer end);
   uint32_t lookup(wire::Span key) const;
 
   const std::vector<std::string> names_;

@@ -41,7 +41,7 @@ ExampleParser::ExampleParser(std::vector<ExampleFeature> features)
 
 bool ExampleParser::parse(std::span<const std::byte> record, std::span<ExampleValue> values,
                           ExampleMemory& memory) {
-  const auto* begin = reinterpret_cast<Bytes>(record.data());
+  const auto* begin = reinterpret_cast<Pointer>(record.data());
   ExampleErrorPlace place;
   entries_.clear();
   ExampleFault fault = find({begin, begin + record.size()}, place.at);
@@ -64,8 +64,8 @@ bool ExampleParser::parse(std::span<const std::byte> record, std::span<ExampleVa
 }
 
 // Finds the entries of all Features of an Example, which usually is one part and nothing else.
-ExampleFault ExampleParser::find(Span record, Bytes& at) {
-  if (Bytes features = only(1, record.begin, record.end); features != nullptr) [[likely]] {
+ExampleFault ExampleParser::find(Span record, Pointer& at) {
+  if (Pointer features = only(1, record.begin, record.end); features != nullptr) [[likely]] {
     return entries_.find({features, record.end}, at);
   }
   Fields fields(record);
@@ -132,7 +132,7 @@ ExampleFault each_step(Span entry, ExampleErrorPlace& place, const Take& take) {
 }
 
 // Checks that a step's values match `list`.
-ExampleFault check_step(const ExampleFeature& list, const ExampleContents& contents, Bytes at,
+ExampleFault check_step(const ExampleFeature& list, const ExampleContents& contents, Pointer at,
                         ExampleErrorPlace& place) {
   place = {at, contents.values};
   if (contents.type == 0) {
@@ -167,7 +167,7 @@ bool SequenceExampleParser::parse(std::span<const std::byte> record, std::span<E
     failure_ = context_->failure();
     return false;
   }
-  const auto* begin = reinterpret_cast<Bytes>(record.data());
+  const auto* begin = reinterpret_cast<Pointer>(record.data());
   ExampleErrorPlace place;
   ExampleFailure failure;
   failure.fault = find({begin, begin + record.size()}, place.at);
@@ -191,7 +191,7 @@ bool SequenceExampleParser::parse(std::span<const std::byte> record, std::span<E
   return false;
 }
 
-ExampleFault SequenceExampleParser::find(Span record, Bytes& at) {
+ExampleFault SequenceExampleParser::find(Span record, Pointer& at) {
   entries_.clear();
   Fields fields(record);
   while (fields.next()) {

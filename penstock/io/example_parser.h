@@ -35,7 +35,7 @@ class ExampleParser {
   std::string failure_text() const { return to_string(failure_, features_); }
 
  private:
-  ExampleFault find(wire::Span record, wire::Bytes& at);
+  ExampleFault find(wire::Span record, wire::Pointer& at);
 
   const std::vector<ExampleFeature> features_;
   std::vector<ExampleDecoder> decoders_;
@@ -74,7 +74,7 @@ class SequenceExampleParser {
   std::string failure_text() const { return to_string(failure_, features_); }
 
  private:
-  ExampleFault find(wire::Span record, wire::Bytes& at);
+  ExampleFault find(wire::Span record, wire::Pointer& at);
   ExampleFault measure(const ExampleFeature& list, wire::Span entry, StepsValue& value,
                        ExampleErrorPlace& place);
   ExampleFault decode(const ExampleFeature& list, wire::Span entry, StepsValue& value,

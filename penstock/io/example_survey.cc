@@ -8,7 +8,7 @@ namespace penstock {
 
 void ExampleSurvey::add(std::span<const std::byte> record) {
   ++record_;
-  const auto* begin = reinterpret_cast<wire::Bytes>(record.data());
+  const auto* begin = reinterpret_cast<wire::Pointer>(record.data());
   bool any = false, lists = false;
   if (!example({begin, begin + record.size()}, any, lists) || !(any || lists)) {
     ++others_;

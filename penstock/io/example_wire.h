@@ -12,7 +12,7 @@ namespace penstock::wire {
 
 static_assert(std::endian::native == std::endian::little);
 
-using Bytes = const uint8_t*;
+using Pointer = const uint8_t*;
 
 enum Type : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kBegin = 3, kEnd = 4, kFixed32 = 5 };
 
@@ -21,7 +21,7 @@ constexpr uint8_t tag(uint32_t number) { return static_cast<uint8_t>(number << 3
 
 // Reads the varint at `at` and moves `at` past the varint. Bits above 64 are dropped, as in
 // protobuf.
-inline ExampleFault varint(Bytes& at, Bytes end, uint64_t& value) {
+inline ExampleFault varint(Pointer& at, Pointer end, uint64_t& value) {
   value = 0;
   for (int shift = 0; shift < 70; shift += 7) {
     if (at == end) return ExampleFault::kCut;
@@ -34,14 +34,14 @@ inline ExampleFault varint(Bytes& at, Bytes end, uint64_t& value) {
 
 // A span of bytes in a message.
 struct Span {
-  Bytes begin = nullptr, end = nullptr;
+  Pointer begin = nullptr, end = nullptr;
   size_t size() const { return static_cast<size_t>(end - begin); }
 };
 
 // Reads the varint at `at` as a length and returns the position after the varint. nullptr: the body
 // of this length does not fit before `end`, or the varint is unusual. A fast path for well-formed
 // messages.
-inline Bytes length(Bytes at, Bytes end, uint64_t& value) {
+inline Pointer length(Pointer at, Pointer end, uint64_t& value) {
   if (at == end) return nullptr;
   value = *at++;
   for (int shift = 7; value >> shift != 0; shift += 7) {  // the highest bit: more bytes follow
@@ -52,7 +52,7 @@ inline Bytes length(Bytes at, Bytes end, uint64_t& value) {
 }
 
 // The contents of the field `number` if that field ends exactly at `end`; otherwise nullptr.
-inline Bytes only(uint32_t number, Bytes at, Bytes end) {
+inline Pointer only(uint32_t number, Pointer at, Pointer end) {
   if (at == end || *at != tag(number)) return nullptr;
   uint64_t bytes;
   at = length(at + 1, end, bytes);
@@ -61,7 +61,7 @@ inline Bytes only(uint32_t number, Bytes at, Bytes end) {
 
 // The values of a Feature with a single list of one packed run or one byte string; they end at
 // `end`. nullptr: the Feature has another form.
-inline Bytes plain_values(Bytes at, Bytes end, uint8_t& type) {
+inline Pointer plain_values(Pointer at, Pointer end, uint8_t& type) {
   if (at == end) return nullptr;
   type = *at >> 3;
   if (type < 1 || type > 3) return nullptr;
@@ -85,8 +85,8 @@ class Fields {
     return false;
   }
   ExampleFault fault() const { return fault_; }
-  Bytes begin() const { return begin_; }  // start of the current or the invalid field
-  Bytes at() const { return at_; }        // the position after that field
+  Pointer begin() const { return begin_; }  // start of the current or the invalid field
+  Pointer at() const { return at_; }        // the position after that field
 
   uint32_t number() const { return number_; }
   Type type() const { return type_; }
@@ -113,7 +113,7 @@ class Fields {
     number_ = static_cast<uint32_t>(number);
     switch (type_) {
       case kVarint: {
-        const Bytes begin = at_;
+        const Pointer begin = at_;
         uint64_t value;
         fault_ = varint(at_, end_, value);
         body_ = {begin, at_};
@@ -166,9 +166,9 @@ class Fields {
     return true;
   }
 
-  Bytes begin_ = nullptr;
-  Bytes at_;
-  const Bytes end_;
+  Pointer begin_ = nullptr;
+  Pointer at_;
+  const Pointer end_;
   ExampleFault fault_ = ExampleFault::kNone;
   uint32_t number_ = 0;
   Type type_ = kVarint;

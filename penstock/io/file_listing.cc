@@ -27,9 +27,9 @@ bool has_suffix(std::string_view name, std::string_view suffix) {
                     [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b + 32 : b); });
 }
 
-class Walk {
+class FolderWalk {
  public:
-  Walk(FileSystem& files, const ImageFolderQuery& query, Progress* progress)
+  FolderWalk(FileSystem& files, const ImageFolderQuery& query, Progress* progress)
       : files_(files), query_(query), progress_(progress) {}
 
   // The files in `folder`, at any depth.
@@ -144,7 +144,7 @@ std::shared_ptr<const FileListing> list_image_folder(FileSystem& files, const st
   if (files.kind(root) != FileSystem::Kind::kFolder) {
     throw Error(Code::kNotFound, kImageFolder, "no such folder: " + root);
   }
-  Walk walk(files, query, progress);
+  FolderWalk walk(files, query, progress);
   std::vector<std::string> classes = query.classes;
   if (classes.empty()) {
     for (const FileSystem::Entry& entry : walk.sorted_entries(root)) {

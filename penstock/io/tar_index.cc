@@ -106,7 +106,7 @@ class InflatedBytes : public ArchiveBytes {
 };
 
 // Goes from entry to entry.
-class Walk {
+class TarWalk {
  public:
   enum class Step : uint8_t {
     kEntry,   // entry(), from begin() on
@@ -116,7 +116,7 @@ class Walk {
   };
 
   // `searched`: give up when so many bytes of damage were searched.
-  explicit Walk(ArchiveBytes& bytes, uint64_t searched = UINT64_MAX)
+  explicit TarWalk(ArchiveBytes& bytes, uint64_t searched = UINT64_MAX)
       : bytes_(bytes), left_(searched) {}
 
   // report(offset): is called from time to time.
@@ -281,14 +281,14 @@ RecordIndex index_tar(File& file, Progress* progress) {
   };
   for (size_t fields = 0;;) {
     FileBytes bytes(file, size);
-    Walk walk(bytes);
+    TarWalk walk(bytes);
     Places places(fields);
-    for (Walk::Step step; (step = walk.next(report)) != Walk::Step::kEnd;) {
-      if (step == Walk::Step::kDamage) {
+    for (TarWalk::Step step; (step = walk.next(report)) != TarWalk::Step::kEnd;) {
+      if (step == TarWalk::Step::kDamage) {
         places.damage(walk.begin());
       } else if (walk.entry().regular) {
         const auto name = split_tar_name(walk.entry().name);
-        if (name) places.entry(walk.begin(), name->key, step == Walk::Step::kCut);
+        if (name) places.entry(walk.begin(), name->key, step == TarWalk::Step::kCut);
       }
     }
     RecordIndex index = places.finish(size);
@@ -313,16 +313,16 @@ std::string explain_tar_damage(File& file, const RecordIndex::Place& place) {
   };
   const uint64_t size = file.size();
   Part bytes(file, place.offset, std::min(size, place.offset + place.bytes));
-  Walk walk(bytes, 0);
+  TarWalk walk(bytes, 0);
   std::string before;
   while (true) {
-    const Walk::Step step = walk.next();
+    const TarWalk::Step step = walk.next();
     const std::string where = byte_text(place.offset + walk.begin());
-    if (step == Walk::Step::kEntry) {
+    if (step == TarWalk::Step::kEntry) {
       before = ", behind entry " + entry_text(walk.entry());
-    } else if (step == Walk::Step::kCut) {
+    } else if (step == TarWalk::Step::kCut) {
       return "entry " + entry_text(walk.entry()) + " " + where + "the file ends within it";
-    } else if (step == Walk::Step::kDamage) {
+    } else if (step == TarWalk::Step::kDamage) {
       return where + walk.why() + before;
     } else {
       return "the file has changed since it was indexed";
@@ -339,12 +339,12 @@ std::vector<std::string> first_tar_fields(const std::shared_ptr<File>& file,
   } else {
     bytes = std::make_unique<InflatedBytes>(file, compression);
   }
-  Walk walk(*bytes, kSearched);
+  TarWalk walk(*bytes, kSearched);
   std::string key;
   std::vector<std::string> fields, most;       // of this sample; of the one beside damage with most
   bool damage = false, behind_damage = false;  // was just there; was there before this sample
-  for (Walk::Step step; (step = walk.next()) != Walk::Step::kEnd;) {
-    const bool sound = step == Walk::Step::kEntry;
+  for (TarWalk::Step step; (step = walk.next()) != TarWalk::Step::kEnd;) {
+    const bool sound = step == TarWalk::Step::kEntry;
     const auto name = sound ? split_tar_name(walk.entry().name) : std::nullopt;
     if (sound && (!name || !walk.entry().regular)) continue;
     if (!sound || name->key != key) {  // the sample before is over

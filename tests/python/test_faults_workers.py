@@ -303,7 +303,9 @@ def test_workers_killed_at_random_lose_nothing(batch_size, mode):
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))]
+)
 @pytest.mark.parametrize("batch_size", [None, 4])
 @each((ONE, Mode(4, "fork"), Mode(3, "forkserver")), ())
 def test_workers_killed_at_random_lose_nothing_for_long(mode, batch_size, seed):
