@@ -22,11 +22,11 @@ Integers = np.ndarray[Any, Any]
 class RandomAffine(PixelFunction):
     """Every image turned, moved, magnified and sheared.
 
-    Coordinates are integers with 24 binary places. The host computes that of each row's first pixel
-    and the way from there to each column; the device adds the two. Pixels between four are mixed
-    in float32, as by torch's `grid_sample`, so a value may differ by 1 level from the engine's.
-    Where a small error of a coordinate could choose another pixel (interpolation "nearest", the
-    seam of "wrap", the border of "constant") the coordinates are the engine's to the last bit.
+    The host computes the coordinates of each row's first pixel and the way from there to each
+    column; the device adds the two. Pixels between four are mixed in float32, as by torch's
+    `grid_sample`, so a value may differ by 1 level from the engine's. Where a small error of a
+    coordinate could choose another pixel (interpolation "nearest", the seam of "wrap", the border
+    of "constant") the coordinates are the engine's integers, with 24 binary places.
     """
 
     random = True
@@ -45,13 +45,15 @@ class RandomAffine(PixelFunction):
     def _numbers(self, shape: tuple[int, ...], rows: Rows) -> Numbers:
         _, height, width, _ = shape
         a, b, c, d, e, f = self._drawn(sizes_of(shape), rows).T[..., None]
-        y, x = np.arange(height), np.arange(width)
-        down = np.stack([_fixed(b * y + c), _fixed(e * y + f)], 1)  # (batch, 2, height)
-        step = np.stack([_fixed(a), _fixed(d)], 1)  # (batch, 2, 1)
-        exact = self._nearest or self._fill == "wrap"
-        numbers = _split(down, step * x) if exact else _grid(down, step * x, (width, height))
+        y, x, size = np.arange(height), np.arange(width), (width, height)
+        down = np.stack([b * y + c, e * y + f], 1)  # (batch, 2, height), in pixels
+        step = np.stack([a, d], 1)  # (batch, 2, 1)
+        if self._nearest or self._fill == "wrap":
+            numbers = _split(_fixed(down), _fixed(step) * x)
+        else:
+            numbers = _grid(down, step * x, size)
         if self._fill == "constant":
-            numbers = (*numbers, *_inside(down, step, (width, height)))
+            numbers = (*numbers, *_inside(_fixed(down), _fixed(step), size))
         return numbers
 
     def _pixels(self, xp: Arrays, images: Any, *numbers: Any) -> Any:
@@ -111,13 +113,13 @@ def _split(down: Integers, across: Integers) -> tuple[Integers, ...]:
     return down[:, :, :, None], across[:, :, None, :]
 
 
-def _grid(down: Integers, across: Integers, size: tuple[int, int]) -> tuple[Integers, ...]:
+def _grid(down: Any, across: Any, size: tuple[int, int]) -> tuple[Any, ...]:
     """Return float32 whose sums are the grid of `Arrays.sampled`.
 
     ``(batch, height, 1, 2)`` and ``(batch, 1, width, 2)``.
     """
     along = np.array(size)[:, None]
-    begins, ways = _edges(down / _PIXEL, along), across * (2 / _PIXEL) / along
+    begins, ways = _edges(down, along), across * (2 / along)
     begins, ways = (each.swapaxes(1, 2).astype(np.float32) for each in (begins, ways))
     return begins[:, :, None], ways[:, None]
 
