@@ -624,8 +624,9 @@ def random_affine(
 ) -> Operation | BatchFunction:
     """Turn, move, magnify and shear around the centre, as torchvision's `RandomAffine` does.
 
-    Each number is uniform in its range. The size of the image stays. The sums are integers: a pixel
-    differs by 1 at most from the exact one.
+    Each number is uniform in its range. The size of the image stays. In workers the sums are
+    integers: a pixel differs by 1 at most from the exact one. On a device they are float32: a pixel
+    differs by 1 at most from that of the workers.
 
     Parameters
     ----------

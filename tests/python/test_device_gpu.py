@@ -213,7 +213,7 @@ def test_arrays_of_jax_are_published_by_one_copy(monkeypatch):
 @pytest.mark.parametrize("name", EVERY)
 def test_images_are_those_of_the_workers(name):
     within = 1 / 57 if name == "all" else 1  # normalized; levels
-    check_images(penstock.torch.feed, device_operations.rows(), EVERY[name], "cuda:0", within)
+    check_images(penstock.torch.feed, device_operations.rows(), name, "cuda:0", within)
 
 
 @pytest.mark.parametrize("name", MOVES)
@@ -221,7 +221,7 @@ def test_pixels_of_float32_are_those_of_the_workers(name):
     check_images(
         penstock.torch.feed,
         device_operations.rows(np.float32),
-        MOVES[name],
+        name,
         "cuda:0",
         within=1 / 255,
     )

@@ -1,4 +1,4 @@
-"""Operations of penstock.image on a device, with torch: the same bits as in the workers."""
+"""Operations of penstock.image on a device, with torch: the same images as in the workers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 import contract
-from device_operations import COLOURS, EVERY, MOVES, SIZES, check_images, mapped, rows
+from device_operations import EVERY, MOVES, SIZES, check_images, mapped, rows
 
 torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
 from penstock import image  # noqa: E402
 from penstock.device.arrays import TorchArrays  # noqa: E402
-from penstock.device.functions import ON_DEVICE  # noqa: E402
+from penstock.device.functions import ON_DEVICE, Rows  # noqa: E402
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 INLINE = {"workers": 0}
@@ -92,31 +94,100 @@ def test_random_images_are_those_of_the_workers(name, seed):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_operation_makes_the_images_of_the_workers(name):
-    check_images(penstock.torch.feed, rows(), EVERY[name], "cpu")
+    check_images(penstock.torch.feed, rows(), name, "cpu")
 
 
 @pytest.mark.parametrize("channels", [0, 1, 4])
 def test_images_may_have_other_channels(channels):
-    for make in (COLOURS["jitter"], COLOURS["grey"], SIZES["resized crop"], *MOVES.values()):
-        check_images(penstock.torch.feed, rows(channels=channels), make, "cpu")
+    for name in ("jitter", "grey", "resized crop", *MOVES):
+        check_images(penstock.torch.feed, rows(channels=channels), name, "cpu")
 
 
 @pytest.mark.parametrize("name", MOVES)
 def test_pixels_of_float32_are_moved(name):
-    check_images(penstock.torch.feed, rows(np.float32), MOVES[name], "cpu", within=1 / 255)
+    check_images(penstock.torch.feed, rows(np.float32), name, "cpu", within=1 / 255)
 
 
 def test_large_batches_are_computed_in_parts(monkeypatch):
     monkeypatch.setattr(TorchArrays, "part_values", 3 * 29 * 36 * 3)
     for name in ("all", "resize", "affine nearest"):
-        check_images(penstock.torch.feed, rows(), EVERY[name], "cpu")
+        check_images(penstock.torch.feed, rows(), name, "cpu")
 
 
 def test_an_edge_of_one_pixel():
     pixels = np.random.default_rng(0).integers(0, 256, (18, 1, 5, 3), np.uint8)
     thin = penstock.Dataset.arrays({"image": pixels})
-    for make in (*SIZES.values(), *(MOVES[name] for name in MOVES if "affine" in name)):
-        check_images(penstock.torch.feed, thin, make, "cpu")
+    for name in (*SIZES, *(name for name in MOVES if "affine" in name)):
+        check_images(penstock.torch.feed, thin, name, "cpu")
+
+
+def turned(pixels, degrees, fill, interpolation):
+    """An image in a worker, and on a device."""
+    how = {"degrees": (degrees, degrees), "fill": fill, "interpolation": interpolation}
+    device = image.random_affine(**how, fields="", on="device")
+    made = device(torch.from_numpy(pixels)[None], Rows(0, 0, 0))
+    return image.compose([image.random_affine(**how)])(pixels), made[0].numpy()
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+@pytest.mark.parametrize("fill", ["constant", "nearest", "reflect", "wrap"])
+@pytest.mark.parametrize("degrees", [0, 90, 180, -45, 33.3])
+def test_borders_are_those_of_the_workers(degrees, fill, interpolation):
+    """Neighbours differ much, so a pixel of another place would show."""
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    worker, device = turned(pixels, degrees, fill, interpolation)
+    far = np.abs(worker.astype(int) - device)
+    assert far.max() <= (interpolation == "bilinear")
+    assert far.mean() < 0.01
+
+
+class Kernels(TorchDispatchMode):
+    """Counts the operations that compute or copy."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        made = operation(*args, **(kwargs or {}))
+        self.count += not operation.is_view
+        return made
+
+
+def kernels(name, size, batch):
+    functions = EVERY[name](on="device")
+    images = {"image": torch.zeros(batch, *size, 3, dtype=torch.uint8)}
+    with Kernels() as counted:
+        for function in functions:
+            images = function(images, Rows(1, 2, 3))
+    return counted.count
+
+
+MOST_KERNELS = {
+    **{"jitter": 125, "hue": 35, "contrast": 20, "resize lanczos": 25, "resized crop": 28},
+    **{"affine nearest": 10, "affine reflect": 10, "affine value": 16, "affine wrap": 65},
+    **{"affine without new values": 28, "flip": 8, "erase": 18, "crop": 14, "all": 190},
+}
+
+
+@pytest.mark.parametrize("name", MOST_KERNELS)
+def test_a_batch_takes_few_kernels_whatever_its_size(name):
+    small = kernels(name, (40, 33), 2)
+    assert 0 < small <= MOST_KERNELS[name]
+    assert small == kernels(name, (40, 33), 33)
+    assert small == kernels(name, (150, 170), 2)
+
+
+def test_all_numbers_of_a_batch_are_sent_by_one_copy():
+    numbers = [
+        np.array([[True], [False], [True]]),
+        np.arange(7, dtype=np.int32)[::2],
+        np.zeros((0, 4), np.float32),
+        np.arange(6, dtype=np.float32).reshape(2, 3).T,
+    ]
+    sent = TorchArrays(torch.device("cpu")).run(lambda xp, images, *each: each, None, numbers)
+    for one, other in zip(sent, numbers, strict=True):
+        assert np.array_equal(one.numpy(), other)
+        assert one.numpy().dtype == other.dtype
+    assert len({each.untyped_storage().data_ptr() for each in sent}) == 1
 
 
 def test_operations_that_run_on_a_device_are_listed():

@@ -7,6 +7,7 @@ arithmetic, comparisons, shifts, `reshape`, `clip`, slices. Integers are int32 i
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -39,8 +40,9 @@ class Arrays(Protocol):
     def where(self, condition: Any, a: Any, b: Any) -> Any: ...
     def maximum(self, a: Any, b: Any) -> Any: ...
     def minimum(self, a: Any, b: Any) -> Any: ...
-    def total(self, a: Any, axes: tuple[int, ...]) -> Any:
-        """Return the sum of int32 along axes, which are kept with a length of 1."""
+    def floor(self, a: Any) -> Any: ...
+    def total(self, a: Any, axes: int | tuple[int, ...]) -> Any:
+        """Return the sum of whole numbers along axes, as int32. REQUIRED: it has 31 bits."""
 
     def take(self, a: Any, index: Any, axis: int) -> Any:
         """Return the places `index`, one axis, along an axis."""
@@ -51,8 +53,25 @@ class Arrays(Protocol):
     def take_pixels(self, images: Any, index: Any) -> Any:
         """Return pixels ``(batch, h, w, channels)`` at places in all images, ``(batch, h, w)``."""
 
+    def sampled(self, images: Any, grid: Any, reflect: bool) -> Any:
+        """Return pixels mixed from four, in the dtype of the images.
+
+        Parameters
+        ----------
+        grid : array
+            float32 ``(batch, h, w, 2)``: x, y. -1 and 1 are the outer edges of an image.
+        reflect : bool
+            Images go on mirrored beyond the edges. False: with their outermost pixels.
+        """
+
+    def planes(self, images: Any) -> Any:
+        """Return float32 with the channels first: ``(batch, channels, height, width)``."""
+
+    def pixels(self, planes: Any) -> Any:
+        """Return uint8 with the channels last. Fractions are truncated."""
+
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """Return ``a + b * c``, of int32."""
+        """Return ``a + b * c``."""
 
     def stack(self, each: Sequence[Any], axis: int) -> Any: ...
     def concatenate(self, each: Sequence[Any], axis: int) -> Any: ...
@@ -74,16 +93,32 @@ class TorchArrays:
         self._torch, self._device = torch, device
 
     def run(self, compute: Callable[..., Any], images: Any, numbers: Numbers) -> Any:
-        return compute(self, images, *(self._put(each) for each in numbers))
+        return compute(self, images, *self._put(numbers))
 
-    def _put(self, numbers: np.ndarray[Any, Any]) -> Any:
-        tensor = self._torch.from_numpy(np.ascontiguousarray(numbers))
-        if self._device.type == "cuda":  # a copy from other memory would wait for the device
-            tensor = tensor.pin_memory()
-        return tensor.to(self._device, non_blocking=True)
+    def _put(self, numbers: Numbers) -> list[Any]:
+        """Send all numbers by one copy."""
+        if not numbers:
+            return []
+        torch, ends = self._torch, list(itertools.accumulate(map(_aligned, numbers)))
+        begins = [0, *ends[:-1]]
+        # A copy from memory that is not pinned would wait for the device.
+        pinned = self._device.type == "cuda"
+        packed = torch.empty(ends[-1], dtype=torch.uint8, device="cpu", pin_memory=pinned)
+        bytes_of = packed.numpy()
+        for begin, each in zip(begins, numbers, strict=True):
+            place = bytes_of[begin : begin + each.nbytes].view(each.dtype)
+            place.reshape(each.shape)[...] = each
+        there = packed.to(self._device, non_blocking=True)
+        return [
+            there[begin : begin + each.nbytes].view(_dtype(each)).view(each.shape)
+            for begin, each in zip(begins, numbers, strict=True)
+        ]
 
     def cast(self, a: Any, dtype: str) -> Any:
         return a.to(getattr(self._torch, dtype))
+
+    def floor(self, a: Any) -> Any:
+        return a.floor()
 
     def arange(self, n: int) -> Any:
         return self._torch.arange(n, dtype=self._torch.int32, device=self._device)
@@ -97,8 +132,8 @@ class TorchArrays:
     def minimum(self, a: Any, b: Any) -> Any:
         return self._torch.minimum(a, b)
 
-    def total(self, a: Any, axes: tuple[int, ...]) -> Any:
-        return a.sum(axes, keepdim=True)  # int64
+    def total(self, a: Any, axes: int | tuple[int, ...]) -> Any:
+        return a.sum(axes, dtype=self._torch.int32)
 
     def take(self, a: Any, index: Any, axis: int) -> Any:
         return self._torch.index_select(a, axis, index)
@@ -109,6 +144,28 @@ class TorchArrays:
     def take_pixels(self, images: Any, index: Any) -> Any:
         pixels = images.reshape(-1, images.shape[3])
         return pixels.index_select(0, index.reshape(-1)).reshape(*index.shape, images.shape[3])
+
+    def sampled(self, images: Any, grid: Any, reflect: bool) -> Any:
+        torch = self._torch
+        made = torch.nn.functional.grid_sample(
+            images.permute(0, 3, 1, 2).to(torch.float32),
+            grid,
+            padding_mode="reflection" if reflect else "border",
+            align_corners=False,
+        ).permute(0, 2, 3, 1)
+        if images.dtype != torch.uint8:
+            return made.contiguous()
+        return made.add_(0.5).to(torch.uint8, memory_format=torch.contiguous_format)
+
+    def planes(self, images: Any) -> Any:
+        torch = self._torch
+        first = images.permute(0, 3, 1, 2)
+        return first.to(torch.float32, memory_format=torch.contiguous_format)
+
+    def pixels(self, planes: Any) -> Any:
+        torch = self._torch
+        last = planes.permute(0, 2, 3, 1)
+        return last.to(torch.uint8, memory_format=torch.contiguous_format)
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
         return self._torch.addcmul(a, b, c)
@@ -147,6 +204,9 @@ class JaxArrays:
     def cast(self, a: Any, dtype: str) -> Any:
         return a.astype(dtype)
 
+    def floor(self, a: Any) -> Any:
+        return self._jnp.floor(a)
+
     def arange(self, n: int) -> Any:
         return self._jnp.arange(n, dtype="int32")
 
@@ -159,8 +219,8 @@ class JaxArrays:
     def minimum(self, a: Any, b: Any) -> Any:
         return self._jnp.minimum(a, b)
 
-    def total(self, a: Any, axes: tuple[int, ...]) -> Any:
-        return self._jnp.sum(a, axes, keepdims=True)
+    def total(self, a: Any, axes: int | tuple[int, ...]) -> Any:
+        return self._jnp.sum(a, axes, dtype="int32")
 
     def take(self, a: Any, index: Any, axis: int) -> Any:
         return self._jnp.take(a, index, axis, mode="clip")
@@ -171,6 +231,35 @@ class JaxArrays:
     def take_pixels(self, images: Any, index: Any) -> Any:
         pixels = images.reshape(-1, images.shape[3])
         return self._jnp.take(pixels, index, 0, mode="clip")
+
+    def sampled(self, images: Any, grid: Any, reflect: bool) -> Any:
+        _, height, width, _ = images.shape
+        (left, right, across), (top, bottom, down) = (
+            self._neighbours(grid[..., axis], size, reflect)
+            for axis, size in ((0, width), (1, height))
+        )
+        rows = []
+        for y in (top, bottom):
+            one, other = (self.cast(picked(self, images, y, x), "float32") for x in (left, right))
+            rows.append(one + (other - one) * across)
+        made = rows[0] + (rows[1] - rows[0]) * down
+        return self.cast(made + 0.5, "uint8") if images.dtype == "uint8" else made
+
+    def _neighbours(self, places: Any, size: int, reflect: bool) -> tuple[Any, Any, Any]:
+        """Return two places along an axis whose pixels are mixed, and the weight of the second."""
+        places = (places + 1) * (size / 2)  # from the outer edge, in pixels
+        if reflect:
+            places = places % (2 * size)
+            places = self.minimum(places, 2 * size - places)
+        places = (places - 0.5).clip(0, size - 1)
+        first = self.cast(places, "int32")
+        return first, (first + 1).clip(0, size - 1), (places - first)[..., None]
+
+    def planes(self, images: Any) -> Any:
+        return images.transpose(0, 3, 1, 2).astype("float32")
+
+    def pixels(self, planes: Any) -> Any:
+        return planes.transpose(0, 2, 3, 1).astype("uint8")
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
         return a + b * c
@@ -208,10 +297,28 @@ def picked(xp: Arrays, images: Any, y: Any, x: Any) -> Any:
     return xp.take_pixels(images, first + y * width + x)
 
 
-def luma(colours: Any) -> Any:
-    """Return Pillow's grey of int32 colours, with one channel, as the engine's `luma`."""
-    weighed = colours[..., :1] * 19595 + colours[..., 1:2] * 38470 + colours[..., 2:3] * 7471
-    return (weighed + 0x8000) >> 16
+# Of red, green and blue in Pillow's grey, as in the engine's `luma`.
+LUMA = np.array([19595, 38470, 7471], np.float32).reshape(1, 3, 1, 1) / 65536
+
+
+def luma(xp: Arrays, colours: Any, weights: Any) -> Any:
+    """Return Pillow's grey of three planes of whole numbers, as one plane. `weights` are `LUMA`.
+
+    The sums have 24 bits at most, so float32 is exact.
+    """
+    weighed = colours * weights
+    return xp.floor(weighed[:, :1] + weighed[:, 1:2] + weighed[:, 2:] + 0.5)
+
+
+def _aligned(numbers: np.ndarray[Any, Any]) -> int:
+    """Return the bytes of an array, rounded up so that any dtype may follow."""
+    return -(-numbers.nbytes // 16) * 16
+
+
+def _dtype(numbers: np.ndarray[Any, Any]) -> Any:
+    import torch
+
+    return getattr(torch, numbers.dtype.name)
 
 
 def _broadcast(index: Any, axes: int, axis: int) -> Any:

@@ -107,19 +107,14 @@ class RandomResizedCrop(Resize):
 
 def _summed(xp: Arrays, images: Any, begins: Any, weights: Any, axis: int) -> Any:
     """Return weighted sums along an axis. `begins` ``(1 or batch, out)``, `weights` with taps."""
-    last = images.shape[axis] - 1
-    shape = [begins.shape[0], 1, 1, 1]
-    shape[axis] = begins.shape[1]
-    total: Any = weights[:1, :1, :1].reshape(1, 1, 1, 1) * 0 + (1 << (_WEIGHT_BITS - 1))
-    for tap in range(weights.shape[2]):
-        places = (begins + tap).clip(0, last)
-        if begins.shape[0] == 1:
-            pixels = xp.take(images, places[0], axis)
-        else:
-            pixels = xp.take_each(images, places, axis)
-        weight = weights[:, :, tap].reshape(shape)
-        total = xp.multiply_add(total, xp.cast(pixels, "int32"), weight)
-    return xp.cast((total >> _WEIGHT_BITS).clip(0, 255), "uint8")
+    rows, out, taps = weights.shape
+    places = (begins[:, :, None] + xp.arange(taps)).clip(0, images.shape[axis] - 1)
+    places = places.reshape(rows, out * taps)
+    pixels = xp.take(images, places[0], axis) if rows == 1 else xp.take_each(images, places, axis)
+    shape, each = list(pixels.shape), [rows, 1, 1, 1, 1]
+    shape[axis : axis + 1] = each[axis : axis + 2] = [out, taps]
+    total = xp.total(pixels.reshape(shape) * weights.reshape(each), axis + 1)
+    return xp.cast(((total + (1 << (_WEIGHT_BITS - 1))) >> _WEIGHT_BITS).clip(0, 255), "uint8")
 
 
 def _groups(sizes: Sequence[tuple[int, int]], channels: int) -> list[tuple[int, int]]:

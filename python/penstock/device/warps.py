@@ -1,4 +1,4 @@
-"""`image.random_affine` on a device: the integers of the engine's `Warper`."""
+"""`image.random_affine` on a device: the coordinates of the engine's `Warper`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Arrays, Numbers
+from .arrays import Arrays, Numbers, picked
 from .functions import Rows
 from .images import PixelFunction
 from .moves import sizes_of
 
 _PLACES = 24  # binary places of coordinates
 _PIXEL = 1 << _PLACES
-_WEIGHT_BITS = 14
-_KEPT = 6  # binary places of values between the two directions
+
+Integers = np.ndarray[Any, Any]
 
 
 class RandomAffine(PixelFunction):
     """Every image turned, moved, magnified and sheared.
 
-    A coordinate is two int32: the pixel, and 24 binary places behind it. The host computes that of
-    each row's first pixel and the way from there to each column; the device adds the two.
+    The host computes the coordinates of each row's first pixel and the way from there to each
+    column; the device adds the two. Pixels between four are mixed in float32, as by torch's
+    `grid_sample`, so a value may differ by 1 level from the engine's. Where a small error of a
+    coordinate could choose another pixel (interpolation "nearest", the seam of "wrap", the border
+    of "constant") the coordinates are the engine's integers, with 24 binary places.
     """
 
     random = True
@@ -40,87 +43,120 @@ class RandomAffine(PixelFunction):
         self._fill, self._value, self._nearest = fill, value, interpolation == "nearest"
 
     def _numbers(self, shape: tuple[int, ...], rows: Rows) -> Numbers:
+        _, height, width, _ = shape
         a, b, c, d, e, f = self._drawn(sizes_of(shape), rows).T[..., None]
-        y, x = np.arange(shape[1]), np.arange(shape[2])
-        down = np.stack([_fixed(b * y + c), _fixed(e * y + f)], 1)
-        across = np.stack([_fixed(a) * x, _fixed(d) * x], 1)
-        return tuple(
-            np.concatenate([each >> _PLACES, each & (_PIXEL - 1)], 1).astype(np.int32)
-            for each in (down, across)
-        )
+        y, x, size = np.arange(height), np.arange(width), (width, height)
+        down = np.stack([b * y + c, e * y + f], 1)  # (batch, 2, height), in pixels
+        step = np.stack([a, d], 1)  # (batch, 2, 1)
+        if self._nearest or self._fill == "wrap":
+            numbers = _split(_fixed(down), _fixed(step) * x)
+        else:
+            numbers = _grid(down, step * x, size)
+        if self._fill == "constant":
+            numbers = (*numbers, *_inside(_fixed(down), _fixed(step), size))
+        return numbers
 
     def _pixels(self, xp: Arrays, images: Any, *numbers: Any) -> Any:
-        down, across = numbers  # (batch, 4, rows), (batch, 4, columns): pixels x, y; the rest x, y
-        batch, height, width, _ = images.shape
-        rest = down[:, 2:, :, None] + across[:, 2:, None, :]
-        place = down[:, :2, :, None] + across[:, :2, None, :] + (rest >> _PLACES)
-        rest = rest & (_PIXEL - 1)
-        x = self._neighbours(xp, place[:, 0], rest[:, 0], width)
-        y = self._neighbours(xp, place[:, 1], rest[:, 1], height)
-        first = (xp.arange(batch) * (height * width))[:, None, None]
-        rows = [first + each * width for each in y]
-        corners = [xp.take_pixels(images, row + column) for row in rows for column in x]
-        made = corners[0] if self._nearest else _blended(xp, corners, rest)
-        if self._fill != "constant":
+        down, across, *inside = numbers
+        if self._nearest or self._fill == "wrap":
+            made = self._exactly(xp, images, down, across)
+        else:
+            made = xp.sampled(images, down + across, self._fill == "reflect")
+        if not inside:
             return made
-        rounding = width // 2 + 1  # coordinates may be off by so much
-        outside = _outside(place[:, 0], rest[:, 0], width, rounding)
-        outside = outside | _outside(place[:, 1], rest[:, 1], height, rounding)
+        first, last = inside
+        x = xp.arange(images.shape[2])[None, None, :, None]
         value = self._value
         if str(images.dtype).endswith("uint8"):
             value = math.floor(min(max(value, 0), 255) + 0.5)
-        return xp.where(outside[..., None], value, made)
+        return xp.where((x < first) | (x > last), value, made)
 
-    def _neighbours(self, xp: Arrays, place: Any, rest: Any, size: int) -> list[Any]:
-        """Return the one or two places along an axis whose pixels are mixed."""
-        last = size - 1
+    def _exactly(self, xp: Arrays, images: Any, down: Any, across: Any) -> Any:
+        """Return pixels at coordinates without rounding. `down`, `across`: those of `_split`."""
+        _, height, width, _ = images.shape
+        rest = down[:, 2:] + across[:, 2:]
+        place = down[:, :2] + across[:, :2] + (rest >> _PLACES)
+        rest = rest & (_PIXEL - 1)
+        axes = [(place[:, axis], rest[:, axis], (width, height)[axis]) for axis in range(2)]
         if self._fill == "wrap":
-            inside = (place >= 0) & ((place < last) | ((place == last) & (rest == 0)))
-            # Multiples of the period below 0 are the last pixel, those above the first.
-            wrapped = place % max(last, 1)
-            wrapped = xp.where((place < 0) & (wrapped == 0) & (rest == 0), last, wrapped)
-            place = xp.where(inside, place, wrapped) if last else place * 0
-        half = rest >> (_PLACES - 1)
-        places = [place + half] if self._nearest else [place, place + 1]
-        if self._fill == "reflect":
-            return [_reflected(xp, each, size) for each in places]
-        # Beyond the border both are the same pixel, so their weights do not matter.
-        return [each.clip(0, last) for each in places]
+            axes = [(_wrapped(xp, at, part, size), part, size) for at, part, size in axes]
+        if self._nearest:
+            x, y = (self._rounded(xp, *axis) for axis in axes)
+            return picked(xp, images, y, x)
+        x, y = (_edges(xp.cast(at, "float32") + part * 2.0**-_PLACES, n) for at, part, n in axes)
+        return xp.sampled(images, xp.stack([x, y], 3), False)
+
+    def _rounded(self, xp: Arrays, place: Any, rest: Any, size: int) -> Any:
+        """Return the place of the nearest pixel along an axis."""
+        place = place + (rest >> (_PLACES - 1))
+        if self._fill != "reflect":
+            return place.clip(0, size - 1)
+        place = place % (2 * size)
+        return xp.minimum(place, 2 * size - 1 - place)
 
 
-def _outside(place: Any, rest: Any, size: int, rounding: int) -> Any:
-    """Return which coordinates are beyond the border, by more than `rounding`."""
-    last = size - 1
-    below = (place < -1) | ((place == -1) & (rest < _PIXEL - rounding))
-    return below | (place > last) | ((place == last) & (rest > rounding))
-
-
-def _blended(xp: Arrays, corners: list[Any], rest: Any) -> Any:
-    """Return pixels between four: vertically, then horizontally, rounded each time."""
-    across, down = rest[:, 0, ..., None], rest[:, 1, ..., None]
-    if str(corners[0].dtype).endswith("float32"):
-        across, down = (xp.cast(each, "float32") * 2.0**-_PLACES for each in (across, down))
-        top, top_right, bottom, bottom_right = corners
-        left = top + (bottom - top) * down
-        return left + (top_right + (bottom_right - top_right) * down - left) * across
-    across, down = (each >> (_PLACES - _WEIGHT_BITS) for each in (across, down))
-    top, top_right, bottom, bottom_right = (xp.cast(each, "int32") for each in corners)
-    left = _mixed(xp, top, bottom, down, _WEIGHT_BITS - _KEPT)
-    right = _mixed(xp, top_right, bottom_right, down, _WEIGHT_BITS - _KEPT)
-    return xp.cast(_mixed(xp, left, right, across, _WEIGHT_BITS + _KEPT), "uint8")
-
-
-def _mixed(xp: Arrays, one: Any, other: Any, weight: Any, shift: int) -> Any:
-    total = xp.multiply_add(one * ((1 << _WEIGHT_BITS) - weight), other, weight)
-    return (total + (1 << (shift - 1))) >> shift
-
-
-def _fixed(pixels: Any) -> Any:
+def _fixed(pixels: Any) -> Integers:
     """Return int64 with 24 binary places, halves away from 0."""
     scaled = pixels * _PIXEL
-    return (np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)).astype(np.int64)
+    return np.asarray(np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)).astype(np.int64)
 
 
-def _reflected(xp: Arrays, place: Any, size: int) -> Any:
-    place = place % (2 * size)
-    return xp.where(place < size, place, 2 * size - 1 - place)
+def _split(down: Integers, across: Integers) -> tuple[Integers, ...]:
+    """Return each coordinate as two int32, the pixel and the places behind it.
+
+    ``(batch, 4, height, 1)`` and ``(batch, 4, 1, width)``: pixels x, y; the places x, y.
+    """
+    down, across = (
+        np.concatenate([each >> _PLACES, each & (_PIXEL - 1)], 1).astype(np.int32)
+        for each in (down, across)
+    )
+    return down[:, :, :, None], across[:, :, None, :]
+
+
+def _grid(down: Any, across: Any, size: tuple[int, int]) -> tuple[Any, ...]:
+    """Return float32 whose sums are the grid of `Arrays.sampled`.
+
+    ``(batch, height, 1, 2)`` and ``(batch, 1, width, 2)``.
+    """
+    along = np.array(size)[:, None]
+    begins, ways = _edges(down, along), across * (2 / along)
+    begins, ways = (each.swapaxes(1, 2).astype(np.float32) for each in (begins, ways))
+    return begins[:, :, None], ways[:, None]
+
+
+def _edges(places: Any, size: Any) -> Any:
+    """Return places of pixels as numbers that are -1 and 1 at the outer edges of an image."""
+    return (places * 2 + 1) / size - 1
+
+
+def _inside(down: Integers, step: Integers, size: tuple[int, int]) -> tuple[Integers, ...]:
+    """Return the first and the last column of each row that lie in the image.
+
+    int32 ``(batch, height, 1, 1)``; coordinates may be beyond the border by what `_fixed` has
+    rounded.
+    """
+    width = size[0]
+    rounding = width // 2 + 1
+    least = -rounding - down
+    most = (np.array(size)[:, None] - 1) * _PIXEL + rounding - down
+    level = (least <= 0) & (most >= 0)  # where no column moves along the axis
+    back = step < 0
+    least, most = np.where(back, -most, least), np.where(back, -least, most)
+    divisor = np.where(step == 0, 1, abs(step))
+    first = np.where(step == 0, np.where(level, 0, width), -(-least // divisor))
+    last = np.where(step == 0, width - 1, most // divisor)
+    between = first.max(1).clip(0, width), last.min(1).clip(-1, width - 1)
+    first, last = (each.astype(np.int32)[:, :, None, None] for each in between)
+    return first, last
+
+
+def _wrapped(xp: Arrays, place: Any, rest: Any, size: int) -> Any:
+    """Return places along an axis whose period is one less than the size."""
+    last = size - 1
+    if last == 0:
+        return place * 0
+    inside = (place >= 0) & ((place < last) | ((place == last) & (rest == 0)))
+    # Multiples of the period below 0 are the last pixel, those above the first.
+    wrapped = place % last
+    wrapped = xp.where((place < 0) & (wrapped == 0) & (rest == 0), last, wrapped)
+    return xp.where(inside, place, wrapped)
