@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -15,7 +16,22 @@ namespace {
 
 constexpr size_t kMaxSlabs = 64;  // kept for a connection: the last registered
 
+// Gradients that are received at a time, unless the mode may hold pushes until others arrive. A
+// shard applies them one after the other.
+constexpr size_t kGradients = 8;
+constexpr double kGradientPatienceS = 1;
+
+// Whether the mode may hold pushes for any time.
+bool holds(const ServerMode& mode) { return mode.staleness.has_value() || mode.workers > 1; }
+
 Error damaged(const std::string& why) { return Error(Code::kDataLoss, "shard", why); }
+
+void refuse_over(net::Connection& connection, const Error& error) {
+  std::vector<std::byte> bytes;
+  wire::append(bytes, wire::AnswerHead{.status = 1 + static_cast<uint32_t>(error.code())});
+  wire::append(bytes, std::string(error.what()).substr(0, 4096));
+  connection.send(bytes);
+}
 
 // A worker sends nothing before it has its answer, so readable data means that the connection has
 // ended.
@@ -124,7 +140,7 @@ class ShardService::Session {
     server.end = service_.place_.range.end;
     server.compensated = service_.mode_.compensation > 0;
     server.non_finite = static_cast<uint32_t>(service_.mode_.non_finite);
-    server.holds = service_.mode_.staleness.has_value() || service_.mode_.workers > 1;
+    server.holds = holds(service_.mode_);
     std::vector<std::byte> bytes;
     wire::append(bytes, answer);
     wire::append(bytes, server);
@@ -163,8 +179,13 @@ class ShardService::Session {
       throw damaged("a push with a body of " + std::to_string(body_bytes) + " bytes");
     }
     // The base comes first, so that the rest begins at a whole float.
-    if (body_.size() * sizeof(float) < body_bytes) body_.resize(body_bytes / sizeof(float) + 1);
-    const auto body = std::as_writable_bytes(std::span(body_)).first(body_bytes);
+    std::optional<GradientPool::Buffer> buffer;
+    std::span<float> carried;
+    if (body_bytes > 0) {
+      buffer.emplace(*service_.gradients_, (body_bytes + sizeof(float) - 1) / sizeof(float));
+      carried = buffer->floats();
+    }
+    const auto body = std::as_writable_bytes(carried).first(body_bytes);
     connection_.receive_body(body);
     if (!connection_.idle()) throw gone();  // its memory may no longer hold that push
 
@@ -186,7 +207,7 @@ class ShardService::Session {
     }
     const size_t beside = !in_slab ? 0 : runs ? given.gradient.carried() : floats;
     given.bytes = body_bytes + beside * sizeof(float);
-    if (base_in_body) given.base_weights = std::span(body_).first(floats);
+    if (base_in_body) given.base_weights = carried.first(floats);
     if (push.has_base == 1 && !base_in_body) given.base_weights = values_of(push.base_slab);
     given.is_connected = [this] { return connection_.idle(); };
     const Shard::Answer answer = service_.shard_->push(given);
@@ -227,12 +248,7 @@ class ShardService::Session {
   void send(const wire::AnswerHead& answer, const Parts& body) {
     connection_.send(std::as_bytes(std::span(&answer, 1)), body);
   }
-  void refuse(const Error& error) {
-    std::vector<std::byte> bytes;
-    wire::append(bytes, wire::AnswerHead{.status = 1 + static_cast<uint32_t>(error.code())});
-    wire::append(bytes, std::string(error.what()).substr(0, 4096));
-    connection_.send(bytes);
-  }
+  void refuse(const Error& error) { refuse_over(connection_, error); }
 
   ShardService& service_;
   net::Connection& connection_;
@@ -240,17 +256,18 @@ class ShardService::Session {
   uint64_t hello_ = 0;        // number of its hello
   bool made_worker_ = false;  // its hello made it a worker, and nothing was received since
   std::vector<std::pair<uint64_t, Slab>> slabs_;  // by the worker's numbers
-  std::vector<float> body_;
   bool goodbye_sent_ = false;
 };
 
 ShardService::ShardService(std::shared_ptr<Shard> shard, ShardPlace place, ServerMode mode,
                            const std::vector<std::string>& addresses, const std::string& secret,
-                           bool encrypt)
+                           bool encrypt, size_t max_connections)
     : shard_(std::move(shard)),
       view_(ShardMemory::open(shard_->memory()->fd(), ShardMemory::Access::kRead)),
       place_(std::move(place)),
-      mode_(mode) {
+      mode_(mode),
+      max_connections_(max_connections),
+      gradients_(std::make_unique<GradientPool>(holds(mode) ? 0 : kGradients, kGradientPatienceS)) {
   net::ListenOptions options;
   options.secret = secret;
   options.encrypt = encrypt;
@@ -286,6 +303,7 @@ void ShardService::close() {
     // This process has no such threads: the objects are leaked.
     (void)new std::vector<std::thread>(std::move(accepting_));
     (void)new std::list<std::unique_ptr<Client>>(std::move(clients_));
+    (void)gradients_.release();
     return;
   }
   for (const auto& listener : listeners_) listener->close();
@@ -319,8 +337,15 @@ void ShardService::admit(std::unique_ptr<net::Connection> connection) {
   auto client = std::make_unique<Client>();
   Client& its = *client;
   its.connection = std::move(connection);
+  reap_ended();
   std::lock_guard lock(mutex_);
   if (closing_) return;
+  if (clients_.size() >= max_connections_) {
+    return refuse_over(*its.connection,
+                       Error(Code::kClosed, "shard",
+                             "it has " + std::to_string(max_connections_) +
+                                 " connections, the maximum; close some, or serve more shards"));
+  }
   clients_.push_back(std::move(client));
   try {
     its.thread = std::thread([this, &its] {

@@ -13,6 +13,7 @@
 #include "penstock/net/connection.h"
 #include "penstock/net/listener.h"
 #include "penstock/train/layout.h"
+#include "penstock/train/server/gradient_pool.h"
 #include "penstock/train/server/shard.h"
 
 namespace penstock::train {
@@ -30,9 +31,14 @@ struct ShardPlace {
 // Threads: any. A forked child does not serve: there this object is empty.
 class ShardService final : private ForkAware {
  public:
-  // Errors of net::Listener.
+  // Workers, and others that ask for statistics. Each connection has a thread.
+  static constexpr size_t kMaxConnections = kMaxWorkers + 64;
+
+  // Connections above `max_connections` are refused; their clients try again. Errors of
+  // net::Listener.
   ShardService(std::shared_ptr<Shard> shard, ShardPlace place, ServerMode mode,
-               const std::vector<std::string>& addresses, const std::string& secret, bool encrypt);
+               const std::vector<std::string>& addresses, const std::string& secret, bool encrypt,
+               size_t max_connections = kMaxConnections);
   ~ShardService();
 
   // The addresses for connect(), in the given order, with the chosen ports and names.
@@ -60,6 +66,8 @@ class ShardService final : private ForkAware {
   const std::shared_ptr<ShardMemory> view_;
   const ShardPlace place_;
   const ServerMode mode_;
+  const size_t max_connections_;
+  std::unique_ptr<GradientPool> gradients_;
   std::vector<std::unique_ptr<net::Listener>> listeners_;
   std::vector<std::thread> accepting_;
   std::mutex mutex_;
