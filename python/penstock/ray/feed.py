@@ -40,7 +40,8 @@ def feed(
     """Feed this worker of Ray Train with its share of a data set.
 
     Rank and world are those of Ray Train's context. Each worker computes its share from (seed,
-    epoch, index): nothing coordinates the workers, and all of them have equally many batches.
+    epoch, index): nothing coordinates the workers. Of an indexed source all of them have equally
+    many batches.
 
     Parameters
     ----------
