@@ -49,7 +49,8 @@ class RandomAffine(PixelFunction):
         down = np.stack([b * y + c, e * y + f], 1)  # (batch, 2, height), in pixels
         step = np.stack([a, d], 1)  # (batch, 2, 1)
         if self._nearest or self._fill == "wrap":
-            numbers = _split(_fixed(down), _fixed(step) * x)
+            last = np.array(size, np.int32).reshape(1, 2, 1, 1) - 1
+            numbers = (*_split(_fixed(down), _fixed(step) * x), last)
         else:
             numbers = _grid(down, step * x, size)
         if self._fill == "constant":
@@ -57,10 +58,12 @@ class RandomAffine(PixelFunction):
         return numbers
 
     def _pixels(self, xp: Arrays, images: Any, *numbers: Any) -> Any:
-        down, across, *inside = numbers
+        down, across, *rest = numbers
         if self._nearest or self._fill == "wrap":
-            made = self._exactly(xp, images, down, across)
+            last, *inside = rest
+            made = self._exactly(xp, images, down, across, last)
         else:
+            inside = rest
             made = xp.sampled(images, down + across, self._fill == "reflect")
         if not inside:
             return made
@@ -71,28 +74,26 @@ class RandomAffine(PixelFunction):
             value = math.floor(min(max(value, 0), 255) + 0.5)
         return xp.where((x < first) | (x > last), value, made)
 
-    def _exactly(self, xp: Arrays, images: Any, down: Any, across: Any) -> Any:
-        """Return pixels at coordinates without rounding. `down`, `across`: those of `_split`."""
-        _, height, width, _ = images.shape
+    def _exactly(self, xp: Arrays, images: Any, down: Any, across: Any, last: Any) -> Any:
+        """Return pixels at coordinates without rounding.
+
+        `down` and `across` are those of `_split`; `last` ``(1, 2, 1, 1)`` is the last place x, y.
+        """
         rest = down[:, 2:] + across[:, 2:]
         place = down[:, :2] + across[:, :2] + (rest >> _PLACES)
         rest = rest & (_PIXEL - 1)
-        axes = [(place[:, axis], rest[:, axis], (width, height)[axis]) for axis in range(2)]
         if self._fill == "wrap":
-            axes = [(_wrapped(xp, at, part, size), part, size) for at, part, size in axes]
+            place = _wrapped(xp, place, rest, last)
         if self._nearest:
-            x, y = (self._rounded(xp, *axis) for axis in axes)
-            return picked(xp, images, y, x)
-        x, y = (_edges(xp.cast(at, "float32") + part * 2.0**-_PLACES, n) for at, part, n in axes)
-        return xp.sampled(images, xp.stack([x, y], 3), False)
-
-    def _rounded(self, xp: Arrays, place: Any, rest: Any, size: int) -> Any:
-        """Return the place of the nearest pixel along an axis."""
-        place = place + (rest >> (_PLACES - 1))
-        if self._fill != "reflect":
-            return place.clip(0, size - 1)
-        place = place % (2 * size)
-        return xp.minimum(place, 2 * size - 1 - place)
+            place = place + (rest >> (_PLACES - 1))
+            if self._fill == "reflect":
+                place = place % (2 * last + 2)
+                place = xp.minimum(place, 2 * last + 1 - place)
+            place = xp.minimum(place.clip(0), last)
+            return picked(xp, images, place[:, 1], place[:, 0])
+        places = xp.cast(place, "float32") + xp.cast(rest, "float32") * 2.0**-_PLACES
+        places = _edges(places, last + 1)
+        return xp.sampled(images, xp.stack([places[:, 0], places[:, 1]], 3), False)
 
 
 def _fixed(pixels: Any) -> Integers:
@@ -150,13 +151,10 @@ def _inside(down: Integers, step: Integers, size: tuple[int, int]) -> tuple[Inte
     return first, last
 
 
-def _wrapped(xp: Arrays, place: Any, rest: Any, size: int) -> Any:
-    """Return places along an axis whose period is one less than the size."""
-    last = size - 1
-    if last == 0:
-        return place * 0
+def _wrapped(xp: Arrays, place: Any, rest: Any, last: Any) -> Any:
+    """Return places whose period is one less than the size: `last`."""
     inside = (place >= 0) & ((place < last) | ((place == last) & (rest == 0)))
     # Multiples of the period below 0 are the last pixel, those above the first.
-    wrapped = place % last
+    wrapped = place % last.clip(1)
     wrapped = xp.where((place < 0) & (wrapped == 0) & (rest == 0), last, wrapped)
     return xp.where(inside, place, wrapped)
