@@ -233,14 +233,18 @@ std::vector<uint64_t> ShardProcesses::read(const Slab& into) const {
   return versions;
 }
 
-void ShardProcesses::start_saving() {
+void ShardProcesses::start_saving() try {
   const std::lock_guard lock(saving_);
   if (!snapshots_) return;
   saver_ = std::make_unique<SnapshotSaver>(memories_, std::move(snapshots_), options_.snapshot_s);
+} catch (...) {
+  lock_ = -1;  // closed with the folder
+  throw;
 }
 
 void ShardProcesses::end_saving() {
   const std::lock_guard lock(saving_);
+  lock_ = -1;
   snapshots_.reset();
   if (saver_) saver_->end();
 }

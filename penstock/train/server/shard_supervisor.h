@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -53,7 +54,7 @@ class ShardProcesses {
   std::mutex saving_;
   std::unique_ptr<SnapshotFolder> snapshots_;  // until start_saving()
   std::unique_ptr<SnapshotSaver> saver_;
-  int lock_ = -1;
+  std::atomic<int> lock_{-1};
 };
 
 // Runs the shards of text(), one process each, and restarts those that end. Returns, after all
