@@ -345,7 +345,8 @@ Stage::Plan Stage::plan_for(const std::vector<Tensor>& tensors) {
   std::vector<size_t> direct;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = tensors[i];
-    if (tensor.nbytes() >= kDirect && tensor.is_contiguous() && pinned_from(tensor.data(), tensor.nbytes()) != 0) {
+    if (tensor.nbytes() >= kDirect && tensor.is_contiguous() &&
+        pinned_from(tensor.data(), tensor.nbytes()) != 0) {
       direct.push_back(i);
       continue;
     }

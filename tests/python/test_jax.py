@@ -12,6 +12,8 @@ jax = pytest.importorskip("jax")
 import jax_datasets as data  # noqa: E402
 import penstock  # noqa: E402
 from device_operations import EVERY, MOVES, check_images, mapped, rows  # noqa: E402
+from penstock.device.functions import Rows  # noqa: E402
+from penstock.device.warps import RandomAffine  # noqa: E402
 from penstock.jax import feed  # noqa: E402
 
 WAYS = {
@@ -323,6 +325,21 @@ FAST = ("brightness", "affine wrap", "resize")
 def test_operations_on_the_device_make_the_images_of_the_workers(name):
     within = 1 / 57 if name == "all" else 1  # a level
     check_images(feed, rows(), name, jax.devices()[0], within)
+
+
+def test_an_operation_is_traced_once_for_each_shape(monkeypatch):
+    traced = []
+    compute = RandomAffine._pixels
+
+    def pixels(self, xp, images, *numbers):
+        traced.append(images.shape)
+        return compute(self, xp, images, *numbers)
+
+    monkeypatch.setattr(RandomAffine, "_pixels", pixels)
+    turn = penstock.image.random_affine(10, fields="", on="device")
+    for count in (3, 3, 2, 3, 2):
+        turn(jax.numpy.zeros((count, 8, 8, 3), "uint8"), Rows(0, 0, len(traced)))
+    assert traced == [(3, 8, 8, 3), (2, 8, 8, 3)]
 
 
 @pytest.mark.slow

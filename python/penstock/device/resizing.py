@@ -83,7 +83,7 @@ class Resize(PixelFunction):
         found: Any = _engine.image_resize_weights(axes, out, self._filter, self._antialias)
         begins, weights = found
         firsts = np.array([[first] for first, _ in spans], np.int32)
-        return begins + firsts, weights
+        return begins + firsts, weights.swapaxes(1, 2)
 
     def _pixels(self, xp: Arrays, images: Any, *numbers: Any) -> Any:
         across, across_weights, down, down_weights = numbers
@@ -106,14 +106,17 @@ class RandomResizedCrop(Resize):
 
 
 def _summed(xp: Arrays, images: Any, begins: Any, weights: Any, axis: int) -> Any:
-    """Return weighted sums along an axis. `begins` ``(1 or batch, out)``, `weights` with taps."""
-    rows, out, taps = weights.shape
-    places = (begins[:, :, None] + xp.arange(taps)).clip(0, images.shape[axis] - 1)
-    places = places.reshape(rows, out * taps)
+    """Return weighted sums along an axis.
+
+    `begins` are ``(1 or batch, out)``, `weights` ``(1 or batch, taps, out)``.
+    """
+    rows, taps, out = weights.shape
+    places = (begins[:, None] + xp.arange(taps)[:, None]).clip(0, images.shape[axis] - 1)
+    places = places.reshape(rows, taps * out)
     pixels = xp.take(images, places[0], axis) if rows == 1 else xp.take_each(images, places, axis)
     shape, each = list(pixels.shape), [rows, 1, 1, 1, 1]
-    shape[axis : axis + 1] = each[axis : axis + 2] = [out, taps]
-    total = xp.total(pixels.reshape(shape) * weights.reshape(each), axis + 1)
+    shape[axis : axis + 1] = each[axis : axis + 2] = [taps, out]
+    total = xp.total(pixels.reshape(shape) * weights.reshape(each), axis)
     return xp.cast(((total + (1 << (_WEIGHT_BITS - 1))) >> _WEIGHT_BITS).clip(0, 255), "uint8")
 
 

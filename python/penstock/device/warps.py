@@ -22,11 +22,11 @@ Integers = np.ndarray[Any, Any]
 class RandomAffine(PixelFunction):
     """Every image turned, moved, magnified and sheared.
 
-    Coordinates are integers with 24 binary places. The host computes that of each row's first pixel
-    and the way from there to each column; the device adds the two. Pixels between four are mixed
-    in float32, as by torch's `grid_sample`, so a value may differ by 1 level from the engine's.
-    Where a small error of a coordinate could choose another pixel (interpolation "nearest", the
-    seam of "wrap", the border of "constant") the coordinates are the engine's to the last bit.
+    The host computes the coordinates of each row's first pixel and the way from there to each
+    column; the device adds the two. Pixels between four are mixed in float32, as by torch's
+    `grid_sample`, so a value may differ by 1 level from the engine's. Where a small error of a
+    coordinate could choose another pixel (interpolation "nearest", the seam of "wrap", the border
+    of "constant") the coordinates are the engine's integers, with 24 binary places.
     """
 
     random = True
@@ -45,20 +45,25 @@ class RandomAffine(PixelFunction):
     def _numbers(self, shape: tuple[int, ...], rows: Rows) -> Numbers:
         _, height, width, _ = shape
         a, b, c, d, e, f = self._drawn(sizes_of(shape), rows).T[..., None]
-        y, x = np.arange(height), np.arange(width)
-        down = np.stack([_fixed(b * y + c), _fixed(e * y + f)], 1)  # (batch, 2, height)
-        step = np.stack([_fixed(a), _fixed(d)], 1)  # (batch, 2, 1)
-        exact = self._nearest or self._fill == "wrap"
-        numbers = _split(down, step * x) if exact else _grid(down, step * x, (width, height))
+        y, x, size = np.arange(height), np.arange(width), (width, height)
+        down = np.stack([b * y + c, e * y + f], 1)  # (batch, 2, height), in pixels
+        step = np.stack([a, d], 1)  # (batch, 2, 1)
+        if self._nearest or self._fill == "wrap":
+            last = np.array(size, np.int32).reshape(1, 2, 1, 1) - 1
+            numbers = (*_split(_fixed(down), _fixed(step) * x), last)
+        else:
+            numbers = _grid(down, step * x, size)
         if self._fill == "constant":
-            numbers = (*numbers, *_inside(down, step, (width, height)))
+            numbers = (*numbers, *_inside(_fixed(down), _fixed(step), size))
         return numbers
 
     def _pixels(self, xp: Arrays, images: Any, *numbers: Any) -> Any:
-        down, across, *inside = numbers
+        down, across, *rest = numbers
         if self._nearest or self._fill == "wrap":
-            made = self._exactly(xp, images, down, across)
+            last, *inside = rest
+            made = self._exactly(xp, images, down, across, last)
         else:
+            inside = rest
             made = xp.sampled(images, down + across, self._fill == "reflect")
         if not inside:
             return made
@@ -69,28 +74,26 @@ class RandomAffine(PixelFunction):
             value = math.floor(min(max(value, 0), 255) + 0.5)
         return xp.where((x < first) | (x > last), value, made)
 
-    def _exactly(self, xp: Arrays, images: Any, down: Any, across: Any) -> Any:
-        """Return pixels at coordinates without rounding. `down`, `across`: those of `_split`."""
-        _, height, width, _ = images.shape
+    def _exactly(self, xp: Arrays, images: Any, down: Any, across: Any, last: Any) -> Any:
+        """Return pixels at coordinates without rounding.
+
+        `down` and `across` are those of `_split`; `last` ``(1, 2, 1, 1)`` is the last place x, y.
+        """
         rest = down[:, 2:] + across[:, 2:]
         place = down[:, :2] + across[:, :2] + (rest >> _PLACES)
         rest = rest & (_PIXEL - 1)
-        axes = [(place[:, axis], rest[:, axis], (width, height)[axis]) for axis in range(2)]
         if self._fill == "wrap":
-            axes = [(_wrapped(xp, at, part, size), part, size) for at, part, size in axes]
+            place = _wrapped(xp, place, rest, last)
         if self._nearest:
-            x, y = (self._rounded(xp, *axis) for axis in axes)
-            return picked(xp, images, y, x)
-        x, y = (_edges(xp.cast(at, "float32") + part * 2.0**-_PLACES, n) for at, part, n in axes)
-        return xp.sampled(images, xp.stack([x, y], 3), False)
-
-    def _rounded(self, xp: Arrays, place: Any, rest: Any, size: int) -> Any:
-        """Return the place of the nearest pixel along an axis."""
-        place = place + (rest >> (_PLACES - 1))
-        if self._fill != "reflect":
-            return place.clip(0, size - 1)
-        place = place % (2 * size)
-        return xp.minimum(place, 2 * size - 1 - place)
+            place = place + (rest >> (_PLACES - 1))
+            if self._fill == "reflect":
+                place = place % (2 * last + 2)
+                place = xp.minimum(place, 2 * last + 1 - place)
+            place = xp.minimum(place.clip(0), last)
+            return picked(xp, images, place[:, 1], place[:, 0])
+        places = xp.cast(place, "float32") + xp.cast(rest, "float32") * 2.0**-_PLACES
+        places = _edges(places, last + 1)
+        return xp.sampled(images, xp.stack([places[:, 0], places[:, 1]], 3), False)
 
 
 def _fixed(pixels: Any) -> Integers:
@@ -111,13 +114,13 @@ def _split(down: Integers, across: Integers) -> tuple[Integers, ...]:
     return down[:, :, :, None], across[:, :, None, :]
 
 
-def _grid(down: Integers, across: Integers, size: tuple[int, int]) -> tuple[Integers, ...]:
+def _grid(down: Any, across: Any, size: tuple[int, int]) -> tuple[Any, ...]:
     """Return float32 whose sums are the grid of `Arrays.sampled`.
 
     ``(batch, height, 1, 2)`` and ``(batch, 1, width, 2)``.
     """
     along = np.array(size)[:, None]
-    begins, ways = _edges(down / _PIXEL, along), across * (2 / _PIXEL) / along
+    begins, ways = _edges(down, along), across * (2 / along)
     begins, ways = (each.swapaxes(1, 2).astype(np.float32) for each in (begins, ways))
     return begins[:, :, None], ways[:, None]
 
@@ -148,13 +151,10 @@ def _inside(down: Integers, step: Integers, size: tuple[int, int]) -> tuple[Inte
     return first, last
 
 
-def _wrapped(xp: Arrays, place: Any, rest: Any, size: int) -> Any:
-    """Return places along an axis whose period is one less than the size."""
-    last = size - 1
-    if last == 0:
-        return place * 0
+def _wrapped(xp: Arrays, place: Any, rest: Any, last: Any) -> Any:
+    """Return places whose period is one less than the size: `last`."""
     inside = (place >= 0) & ((place < last) | ((place == last) & (rest == 0)))
     # Multiples of the period below 0 are the last pixel, those above the first.
-    wrapped = place % last
+    wrapped = place % last.clip(1)
     wrapped = xp.where((place < 0) & (wrapped == 0) & (rest == 0), last, wrapped)
     return xp.where(inside, place, wrapped)
