@@ -183,7 +183,7 @@ def test_a_batch_takes_few_kernels_whatever_its_size(name):
 MOST_BYTES = {
     **{"jitter": 520, "hue": 150, "contrast": 70, "resize lanczos": 100, "resized crop": 36},
     **{"affine nearest": 25, "affine value": 28, "affine wrap": 155, "flip": 11, "crop": 3},
-    **{"affine without new values": 65, "erase": 5, "grey": 32},
+    **{"affine without new values": 70, "erase": 5, "grey": 32},
 }
 
 
