@@ -35,7 +35,7 @@ CASE = Case(
     },
     full={"count": 1024, "seconds": 4.0},
     quick={"count": 256, "seconds": 1.0},
-    targets=[Target("operations", OURS, at_most=16, says="at most 16 operations per batch")],
+    targets=[Target("operations", OURS, at_most=12, says="at most 12 operations per batch")],
     on_device=True,
 )
 

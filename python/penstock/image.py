@@ -474,7 +474,8 @@ def random_flip(
     moved = _moved(fields, masks, boxes, keypoints, 0, name)
     operation = Operation("image_random_flip", *each, moved)
     if _on_device(on, moved, name):
-        return RandomFlip(operation._native, moved[0])
+        axes = [axis for axis, share in zip((2, 1), each, strict=True) if share > 0]
+        return RandomFlip(operation._native, moved[0], axes)
     return operation
 
 

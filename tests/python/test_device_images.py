@@ -142,13 +142,16 @@ def test_borders_are_those_of_the_workers(degrees, fill, interpolation):
 
 
 class Kernels(TorchDispatchMode):
-    """Counts the operations that compute or copy."""
+    """Counts the operations that compute or copy, and the bytes that they read and write."""
 
-    count = 0
+    count = bytes = 0
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         made = operation(*args, **(kwargs or {}))
-        self.count += not operation.is_view
+        if not operation.is_view:
+            self.count += 1
+            tensors = [each for each in (*args, made) if isinstance(each, torch.Tensor)]
+            self.bytes += sum(each.numel() * each.element_size() for each in tensors)
         return made
 
 
@@ -158,7 +161,7 @@ def kernels(name, size, batch):
     with Kernels() as counted:
         for function in functions:
             images = function(images, Rows(1, 2, 3))
-    return counted.count
+    return counted
 
 
 MOST_KERNELS = {
@@ -170,10 +173,24 @@ MOST_KERNELS = {
 
 @pytest.mark.parametrize("name", MOST_KERNELS)
 def test_a_batch_takes_few_kernels_whatever_its_size(name):
-    small = kernels(name, (40, 33), 2)
+    small = kernels(name, (40, 33), 2).count
     assert 0 < small <= MOST_KERNELS[name]
-    assert small == kernels(name, (40, 33), 33)
-    assert small == kernels(name, (150, 170), 2)
+    assert small == kernels(name, (40, 33), 33).count
+    assert small == kernels(name, (150, 170), 2).count
+
+
+# Read and written for each value of the images that an operation gets.
+MOST_BYTES = {
+    **{"jitter": 520, "hue": 150, "contrast": 70, "resize lanczos": 100, "resized crop": 36},
+    **{"affine nearest": 25, "affine value": 28, "affine wrap": 155, "flip": 11, "crop": 3},
+    **{"affine without new values": 70, "erase": 5, "grey": 32},
+}
+
+
+@pytest.mark.parametrize("name", MOST_BYTES)
+def test_a_batch_takes_few_passes_over_memory(name):
+    size, batch = (150, 170), 3
+    assert 0 < kernels(name, size, batch).bytes <= MOST_BYTES[name] * 3 * size[0] * size[1] * batch
 
 
 @pytest.mark.parametrize("name", ["all", "affine wrap", "affine value"])

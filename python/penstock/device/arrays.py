@@ -139,23 +139,28 @@ class TorchArrays:
         return self._torch.index_select(a, axis, index)
 
     def take_each(self, a: Any, index: Any, axis: int) -> Any:
-        return self._torch.take_along_dim(a, _broadcast(index, a.ndim, axis).long(), axis)
+        shape = list(a.shape)
+        shape[axis] = index.shape[1]
+        # take_along_dim would write the whole index to memory: 8 bytes for each value.
+        whole = _broadcast(index, a.ndim, axis).long().expand(shape)
+        return self._torch.gather(a, axis, whole)
 
     def take_pixels(self, images: Any, index: Any) -> Any:
         pixels = images.reshape(-1, images.shape[3])
         return pixels.index_select(0, index.reshape(-1)).reshape(*index.shape, images.shape[3])
 
     def sampled(self, images: Any, grid: Any, reflect: bool) -> Any:
-        torch = self._torch
+        torch, whole = self._torch, images.dtype == self._torch.uint8
+        if whole:  # the result is rounded by truncation; 0.5 costs no pass over memory here
+            images = images + torch.tensor(0.5, dtype=torch.float32, device="cpu")
         made = torch.nn.functional.grid_sample(
-            images.permute(0, 3, 1, 2).to(torch.float32),
+            images.permute(0, 3, 1, 2),
             grid,
             padding_mode="reflection" if reflect else "border",
             align_corners=False,
         ).permute(0, 2, 3, 1)
-        if images.dtype != torch.uint8:
-            return made.contiguous()
-        return made.add_(0.5).to(torch.uint8, memory_format=torch.contiguous_format)
+        dtype = torch.uint8 if whole else torch.float32
+        return made.to(dtype, memory_format=torch.contiguous_format)
 
     def planes(self, images: Any) -> Any:
         torch = self._torch

@@ -54,17 +54,21 @@ class CenterCrop(PixelFunction):
 
 
 class RandomFlip(PixelFunction):
-    """Every image mirrored or not."""
+    """Every image mirrored or not. `axes` are those that may be: 2 horizontally, 1 vertically."""
 
     random = True
+
+    def __init__(self, operation: Any, fields: Sequence[str], axes: Sequence[int]) -> None:
+        super().__init__(operation, fields)
+        self._axes = tuple(axes)
 
     def _numbers(self, shape: tuple[int, ...], rows: Rows) -> Numbers:
         return (self._drawn(sizes_of(shape), rows) == 1,)
 
     def _pixels(self, xp: Arrays, images: Any, *numbers: Any) -> Any:
         (flips,) = numbers
-        for i, axis in enumerate((2, 1)):
-            flipped = flips[:, i, None, None, None]
+        for axis in self._axes:
+            flipped = flips[:, 2 - axis, None, None, None]
             images = xp.where(flipped, xp.reversed(images, axis), images)
         return images
 
