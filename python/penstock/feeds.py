@@ -138,7 +138,7 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
 
         It has the lowest batch that was not taken, and the later batches that were.
         """
-        self._loader._check_has_states("state")
+        self._loader._info.check_has_states("state")
         state: dict[str, Any] = json.loads(self._hub.state())
         return state
 
@@ -150,7 +150,7 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
         InvalidArgument
             The state is of another Dataset, or is not a state of feeds.
         """
-        self._loader._check_has_states("restore")
+        self._loader._info.check_has_states("restore")
         self._hub.restore(json.dumps(state))
 
     def stats(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class StagedLoader(Loader):
 
     def state(self) -> dict[str, Any]:
         """Return the position, as `penstock.Loader.state`; batches in transfer do not count."""
-        self._check_has_states("state")
+        self._info.check_has_states("state")
         position = self._ahead.position
         return super().state() if position is None else dict(json.loads(position))
 

@@ -326,14 +326,9 @@ class Loader(Restorable, Closing):
         """Return the position, as a small dict for JSON; prefetched batches do not count.
 
         It may be restored with any number and kind of workers and, for indexed sources, with
-        another world size.
-
-        Raises
-        ------
-        InvalidArgument
-            A source of the Dataset has no positions, such as `penstock.ray.rows`.
+        another world size. Rows of ray.data have no position: an `InvalidArgument`.
         """
-        self._check_has_states("state")
+        self._info.check_has_states("state")
         try:
             state: dict[str, Any] = json.loads(self._core.state())
         except RecursionError:
@@ -344,13 +339,9 @@ class Loader(Restorable, Closing):
             ) from None
         return state
 
-    def _check_has_states(self, operation: str) -> None:
-        if self._info.no_state:
-            raise InvalidArgument(self._info.no_state, operation)
-
     def _check_state(self, state: Any) -> None:
         self._core.check_open()
-        self._check_has_states("restore")
+        self._info.check_has_states("restore")
         self._core.check_state(_json_of(state))
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -363,9 +354,8 @@ class Loader(Restorable, Closing):
             generator object.
         """
         self._check_ours()
-        self._check_has_states("restore")
+        self._check_state(state)
         if not self._info.replayable:
-            self._check_state(state)
             raise InvalidArgument(
                 f"{self._info.title} is a generator object and cannot be restarted "
                 "to a place; give the generator function",

@@ -68,6 +68,11 @@ class SourceInfo:
         """Whether the source may change between epochs, by its hooks or by the user."""
         return self.paused or bool(self.hooks)
 
+    def check_has_states(self, operation: str) -> None:
+        """Raise an `InvalidArgument` if positions cannot be saved."""
+        if self.no_state:
+            raise InvalidArgument(self.no_state, operation)
+
     @property
     def endless_or_unknown(self) -> bool:
         """Whether the number of batches is unknown or infinite."""
