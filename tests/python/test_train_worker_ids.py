@@ -55,7 +55,7 @@ def test_an_id_outlives_its_client_and_its_server(tmp_path):
             with train.connect(server.addresses, worker_id=3) as client:
                 assert client.sequence == 2 * turn
                 assert client.push(ones(client))
-            assert not server.stats()[0]["workers"]  # nobody waits for it
+            assert not server.stats()[0]["workers"]  # no worker waits for it
             with train.connect(server.addresses, worker_id=3) as client:
                 assert client.push(ones(client))
                 assert client.sequence == 2 * turn + 2
