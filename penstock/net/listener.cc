@@ -151,7 +151,7 @@ void Listener::accept_pending() {
   }
 }
 
-// Clients that have sent their proof meanwhile are heard first, so silent ones push none of them
+// Proofs that have arrived meanwhile are read first, so silent ones push none of them
 // out. A host that opens many connections pushes out its own.
 void Listener::make_room() {
   advance_all();
@@ -196,7 +196,7 @@ bool Listener::advance(PendingConnection& pending) {
 // Moves those whose handshake is complete to authenticated_, and disconnects those that are late.
 void Listener::advance_all() {
   for (auto& each : pending_) {
-    // A late client is heard a last time: this thread may have been away.
+    // A late client is read from once more: this thread may have been away.
     if (advance(*each)) {
       authenticated_.push_back(std::move(each));
     } else if (each->deadline.passed() ||

@@ -210,7 +210,7 @@ void prepare_connected(int fd, bool tcp, double call_timeout_s, double stall_tim
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
   // Keep-alive is silent while data is unacknowledged; TCP itself would retry for a quarter of an
-  // hour. The limit also ends a connection whose peer lives but has no room, so it is no shorter
+  // hour. The limit also ends a connection whose peer lives but reads nothing, so it is no shorter
   // than the caller's own, and there is none if the caller has none.
   if (stall_timeout_s < 1e6) {
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,

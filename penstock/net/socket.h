@@ -50,7 +50,7 @@ bool wait_for(int fd, short events, const Deadline& deadline);
 
 // Makes the socket blocking, each call for at most `call_timeout_s`. On TCP the socket also sends
 // small messages immediately, and notices that a host vanished: within about half a minute while it
-// is idle; with data that the host has not acknowledged, or has no room for, within
+// is idle; with data that the host has not acknowledged, or does not read, within
 // `stall_timeout_s`, but at least half a minute. Error kSystem.
 void prepare_connected(int fd, bool tcp, double call_timeout_s, double stall_timeout_s);
 

@@ -29,7 +29,7 @@ struct LedgerRow {
   Outcome outcome = Outcome::kApplied;
   uint32_t incarnation : 30 = 0;  // number of the client object that has this worker's id
   uint32_t chosen : 1 = 0;        // the id is the caller's choice: the row outlives its clients
-  uint32_t departed : 1 = 0;      // no client has the id now, and nobody waits for one
+  uint32_t departed : 1 = 0;      // no client has the id now, and no round waits for one
 };
 static_assert(sizeof(LedgerRow) == 32);  // every commit copies all rows
 
