@@ -142,7 +142,7 @@ void Listener::accept_pending() {
     } catch (const Error&) {
       continue;  // the client disconnected
     }
-    if (pending_.size() >= options_.max_handshakes) make_room();
+    if (pending_.size() >= options_.max_handshakes) disconnect_one();
     const std::string text = peer.text();
     pending_.push_back(std::unique_ptr<PendingConnection>(new PendingConnection{
         std::move(fd), text, peer.host(),
@@ -153,7 +153,7 @@ void Listener::accept_pending() {
 
 // Proofs that have arrived meanwhile are read first, so silent ones push none of them
 // out. A host that opens many connections pushes out its own.
-void Listener::make_room() {
+void Listener::disconnect_one() {
   advance_all();
   if (pending_.size() < options_.max_handshakes) return;
   std::map<std::string, size_t> clients;

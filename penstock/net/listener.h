@@ -61,7 +61,7 @@ class Listener final : private ForkAware {
   void accept_pending();
   static bool advance(PendingConnection& pending);
   void advance_all();
-  void make_room();
+  void disconnect_one();
   std::unique_ptr<PendingConnection> take_authenticated();
   std::unique_ptr<Connection> try_accept();
   os::Fd next_socket();

@@ -500,7 +500,10 @@ def bytes_in(cache):
 
 def remote_copies_open(cache):
     """The descriptors of copies, removed ones, too."""
-    found = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if entry.is_file()]
+    found = []
+    for entry in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # another thread has closed it
+            found.append(os.readlink(entry.path))
     return [path for path in found if path.startswith(str(cache))]
 
 

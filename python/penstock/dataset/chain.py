@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import _engine
@@ -113,23 +113,22 @@ class Chain:
     def __repr__(self) -> str:
         return " > ".join(self._titles())
 
-    def _titles(self) -> list[str]:
-        titles: list[str] = []
-        left: list[Chain] = [self]
-        while left:  # from the last stage to the first
-            chain = left.pop()
-            titles.append(str(chain._native.title()))
-            left += chain._inputs
-        return titles[::-1]
-
-    def _pin(self) -> None:
-        """Let the engine own the functions of this chain as long as it may call them."""
+    def _chains(self) -> Iterator[Chain]:
+        """This chain and all that it reads, from the last stage to the first."""
         left: list[Chain] = [self]
         while left:
             chain = left.pop()
+            yield chain
+            left += chain._inputs
+
+    def _titles(self) -> list[str]:
+        return [str(chain._native.title()) for chain in self._chains()][::-1]
+
+    def _pin(self) -> None:
+        """Let the engine own the functions of this chain as long as it may call them."""
+        for chain in self._chains():
             if chain._held is not None:
                 chain._held.pin()
-            left += chain._inputs
 
     def _alone(self, **options: Any) -> Dataset:
         """The same chain with passes of its own: a Loader may keep it without a cycle.
@@ -144,43 +143,23 @@ class Chain:
 
     def _functions(self) -> bool:
         """Whether the chain calls a user's function or object."""
-        left: list[Chain] = [self]
-        while left:
-            chain = left.pop()
-            if chain._held is not None:
-                return True
-            left += chain._inputs
-        return False
+        return any(chain._held is not None for chain in self._chains())
 
     def _has_stage(self, method: str) -> bool:
-        left: list[Chain] = [self]
-        while left:
-            chain = left.pop()
-            if chain._recipe[0] == method:
-                return True
-            left += chain._inputs
-        return False
+        return any(chain._recipe[0] == method for chain in self._chains())
 
     def _no_state(self) -> str:
         """Why a position cannot be saved, as a function of the chain says; empty: it can."""
-        left: list[Chain] = [self]
-        while left:
-            chain = left.pop()
+        for chain in self._chains():
             if chain._held is not None:
                 reason = getattr(chain._recipe[1][0], "__penstock_no_state__", "")
                 if reason:
                     return str(reason)
-            left += chain._inputs
         return ""
 
     def _operations(self) -> int:
         """How many stages have a number, as the engine's plan counts them."""
-        count, left = 0, [self]
-        while left:
-            chain: Chain = left.pop()
-            count += chain._recipe[0].startswith(_NUMBERED)
-            left += chain._inputs
-        return count
+        return sum(chain._recipe[0].startswith(_NUMBERED) for chain in self._chains())
 
     def _batch_size(self, operation: str) -> int:
         """Return the rows of a batch, if only repeat and prefetch follow `batch`."""
