@@ -31,6 +31,12 @@ class DecodedCache {
   // The same, but nullptr if another thread is decoding the piece.
   Piece try_get(uint64_t number, const Decode& decode) { return find(number, decode, false); }
 
+  // The piece is there, is being decoded, or would not take the place of another.
+  bool takes(uint64_t number, uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    return entries_.contains(number) || bytes_ + decoding_ + bytes <= max_bytes_;
+  }
+
   enum class Ahead { kThere, kDecoded, kNoRoom };
   // Decodes a piece of about `bytes` that will be needed later, unless it is there, is being
   // decoded, or would take the place of another. Errors of `decode`.

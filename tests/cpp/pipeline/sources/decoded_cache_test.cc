@@ -61,6 +61,15 @@ TEST_F(DecodedCaches, nothing_is_decoded_ahead_in_place_of_another) {
   EXPECT_EQ(decoded, (std::vector<uint64_t>{1, 2}));
 }
 
+TEST_F(DecodedCaches, it_takes_what_is_there_or_has_space) {
+  Cache cache(30);
+  get(cache, 1);
+  get(cache, 2);
+  EXPECT_TRUE(cache.takes(3, 10));
+  EXPECT_FALSE(cache.takes(3, 11));
+  EXPECT_TRUE(cache.takes(2, 31));
+}
+
 TEST_F(DecodedCaches, a_failure_is_of_its_caller_and_others_try_again) {
   Cache cache(30);
   const auto fail = []() -> Cache::Decoded { throw std::runtime_error("damaged"); };
