@@ -165,13 +165,14 @@ class Hdf5Rows : public Indexed {
           continue;
         }
         for (uint64_t chunk = group * across; chunk < (group + 1) * across; ++chunk) {
-          ChunkCache::Piece decoded;
+          ChunkCache::Piece decoded = nullptr;
           for (uint32_t i : sorted.subspan(begin, end - begin)) {
             attempt(i, positions[i], out, row, [&] {
               if (decoded == nullptr) decoded = decode(leaf, chunk, bytes);
               copy_row_of_chunk(array, positions[i], chunk, {decoded.get(), bytes}, target.row(i));
             });
           }
+          if (decoded != nullptr) stage_.source_->cache.used(key_of(leaf, chunk), end - begin);
         }
       }
     }
@@ -200,13 +201,18 @@ class Hdf5Rows : public Indexed {
       }
     }
 
+    uint64_t rows_of(size_t leaf, uint64_t chunk) const {
+      const ChunkedArray& array = stage_.source_->arrays[leaf];
+      const auto most = static_cast<uint64_t>(array.chunk[0]);
+      return std::min(most, array.rows() - chunk / array.chunks_per_row() * most);
+    }
     uint64_t key_of(size_t leaf, uint64_t chunk) const { return chunk * decoders_.size() + leaf; }
 
     ChunkCache::Piece decode(size_t leaf, uint64_t chunk, uint64_t bytes) {
       return stage_.source_->cache.get(key_of(leaf, chunk), [&] {
         ChunkCache::Piece data = std::make_shared_for_overwrite<std::byte[]>(bytes);
         decoders_[leaf].decode(*stage_.pool_->get(stage_.number_), chunk, {data.get(), bytes});
-        return ChunkCache::Decoded{std::move(data), bytes};
+        return ChunkCache::Decoded{std::move(data), bytes, rows_of(leaf, chunk)};
       });
     }
 
