@@ -47,7 +47,8 @@ class Feedable(Restorable, Closing):
         for name, dataset in datasets.items():
             if not isinstance(dataset, Dataset):
                 raise InvalidArgument(f"{name} is {dataset!r}, and no Dataset", "Feedable")
-        # Each name has a Loader of its own, even if one Dataset is given twice.
+        # Each name has a Loader of its own, even if one Dataset is given twice, and a part of the
+        # bytes: of a common number, a Dataset that is not asked for would keep what it made ahead.
         part = max(budget() // len(datasets), 1)
         self._iterators: dict[str, DatasetIterator] = {
             name: iter(dataset._alone(max_bytes=part)) for name, dataset in datasets.items()
