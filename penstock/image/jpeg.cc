@@ -131,6 +131,12 @@ JDIMENSION read_rows(JpegState& state, JSAMPROW* rows, JDIMENSION count) {
   return jpeg_read_scanlines(&state.info, rows, count);
 }
 
+// A band of all planes; false after a jump.
+bool read_band(JpegState& state, JSAMPIMAGE planes, JDIMENSION lines) {
+  if (setjmp(state.escape) != 0) return false;
+  return jpeg_read_raw_data(&state.info, planes, lines) == lines;
+}
+
 [[noreturn]] void fail(JpegState& state, const std::string& what) {
   const size_t at = state.info.src == nullptr
                         ? 0
@@ -305,6 +311,79 @@ void JpegReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
       }
       taker.take(row);
     }
+  }
+  jpeg_abort_decompress(&info);
+}
+
+std::optional<PlaneLayout> JpegReader::planes() const {
+  const jpeg_decompress_struct& info = state_->info;
+  const bool colours = info.jpeg_color_space == JCS_YCbCr && info.num_components == 3;
+  if (!colours && info.jpeg_color_space != JCS_GRAYSCALE) return std::nullopt;
+  const jpeg_component_info& grey = info.comp_info[0];
+  const int size = info.min_DCT_scaled_size;
+  const auto is_full = [&](const jpeg_component_info& plane) {
+    return plane.h_samp_factor * plane.DCT_scaled_size == info.max_h_samp_factor * size &&
+           plane.v_samp_factor * plane.DCT_scaled_size == info.max_v_samp_factor * size;
+  };
+  if (!is_full(grey)) return std::nullopt;
+  PlaneLayout layout;
+  layout.width = static_cast<int>(grey.downsampled_width);
+  layout.height = static_cast<int>(grey.downsampled_height);
+  layout.band_rows = grey.v_samp_factor * grey.DCT_scaled_size;
+  layout.written = static_cast<int>(grey.width_in_blocks) * grey.DCT_scaled_size;
+  if (!colours || state_->channels == 1) return layout;
+  const jpeg_component_info &cb = info.comp_info[1], &cr = info.comp_info[2];
+  if (cb.h_samp_factor != cr.h_samp_factor || cb.v_samp_factor != cr.v_samp_factor ||
+      cb.DCT_scaled_size != cr.DCT_scaled_size) {
+    return std::nullopt;
+  }
+  const int columns = cb.h_samp_factor * cb.DCT_scaled_size;
+  const int rows = cb.v_samp_factor * cb.DCT_scaled_size;
+  layout.across = info.max_h_samp_factor * size / columns;
+  layout.down = info.max_v_samp_factor * size / rows;
+  if (columns * layout.across != info.max_h_samp_factor * size || layout.across > 2 ||
+      rows * layout.down != info.max_v_samp_factor * size || layout.down > 2) {
+    return std::nullopt;
+  }
+  layout.count = 3;
+  layout.colour_width = static_cast<int>(cb.downsampled_width);
+  layout.colour_height = static_cast<int>(cb.downsampled_height);
+  layout.colour_band_rows = rows;
+  layout.colour_written = static_cast<int>(cb.width_in_blocks) * cb.DCT_scaled_size;
+  // As libjpeg-turbo's jdsample.c.
+  layout.smooth =
+      info.do_fancy_upsampling && size > 1 && (layout.across == 1 || layout.colour_width > 2);
+  return layout;
+}
+
+void JpegReader::read_planes(int first, int end, PlaneSink& sink) {
+  JpegState& state = *state_;
+  jpeg_decompress_struct& info = state.info;
+  const PlaneLayout layout = planes().value();
+  info.raw_data_out = TRUE;
+  info.out_color_space = layout.count == 1 ? JCS_GRAYSCALE : JCS_YCbCr;
+  if (!start(state)) fail(state, state.text);
+  const auto lines = static_cast<JDIMENSION>(info.max_v_samp_factor * info.min_DCT_scaled_size);
+  std::vector<JSAMPROW> rows[3];
+  JSAMPARRAY planes[MAX_COMPONENTS] = {};
+  for (int number = 0; number < layout.count; ++number) {
+    auto& of = rows[number];
+    of.resize(static_cast<size_t>(number == 0 ? layout.band_rows : layout.colour_band_rows));
+    planes[number] = of.data();
+  }
+  for (int band = 0; band < end; ++band) {
+    // Of a band that is not needed, no pixels are computed.
+    for (int c = 0; c < info.num_components; ++c) {
+      info.comp_info[c].component_needed = band >= first && c < layout.count ? TRUE : FALSE;
+    }
+    for (int number = 0; number < layout.count && band >= first; ++number) {
+      const int count = static_cast<int>(rows[number].size());
+      for (int y = 0; y < count; ++y) {
+        rows[number][static_cast<size_t>(y)] = sink.row(number, band * count + y);
+      }
+    }
+    if (!read_band(state, planes, lines)) fail(state, state.text);
+    if (band >= first) sink.done(band);
   }
   jpeg_abort_decompress(&info);
 }

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "penstock/image/decoder.h"
+#include "penstock/image/planes.h"
 
 namespace penstock::image {
 
@@ -29,6 +31,12 @@ class JpegReader : public Decoder {
   // The image becomes 1/denominator as large, rounded up: 1, 2, 4 or 8. Before read().
   void set_scale(int denominator);
   void read(int x0, int y0, int x1, int y1, RowTaker& taker) override;
+
+  // How the planes are stored, at the scale that was set: of grey and YCbCr, of which Cb and Cr
+  // have all, or half, of the columns and rows. Nothing: another kind of JPEG. After open().
+  std::optional<PlaneLayout> planes() const;
+  // Bands [first, end) of the planes, instead of read(). REQUIRED: planes().
+  void read_planes(int first, int end, PlaneSink& sink);
 
  private:
   std::unique_ptr<JpegState> state_;

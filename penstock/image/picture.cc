@@ -358,14 +358,22 @@ void Picture::give(RowSink& sink) {
     x -= left;
     y -= top;
   }
-  resizer_.begin(
-      {{right - left, x, x + width, scaled_width_, window_.x, window_.width, filter_, antialias_},
-       {bottom - top, y, y + height, scaled_height_, window_.y, window_.height, filter_,
-        antialias_},
-       channels_,
-       flip_x_,
-       flip_y_},
-      sink);
+  const ResizeSpec spec{
+      {right - left, x, x + width, scaled_width_, window_.x, window_.width, filter_, antialias_},
+      {bottom - top, y, y + height, scaled_height_, window_.y, window_.height, filter_, antialias_},
+      channels_,
+      flip_x_,
+      flip_y_};
+  // Planes are decoded over the whole width: more work than pixels of a narrow part are.
+  if (from_ == From::kFile && decoder_ == &jpeg_ && PlaneResizer::can(spec) &&
+      2 * (right - left) >= jpeg_.width()) {
+    if (const auto layout = jpeg_.planes()) {
+      plane_resizer_.begin(spec, *layout, left, top, sink);
+      return jpeg_.read_planes(plane_resizer_.first_band(), plane_resizer_.end_band(),
+                               plane_resizer_);
+    }
+  }
+  resizer_.begin(spec, sink);
   read(left + resizer_.first_column(), top + resizer_.first_row(), left + resizer_.end_column(),
        top + resizer_.end_row(), resizer_);
 }

@@ -12,6 +12,7 @@
 #include "penstock/image/jpeg.h"
 #include "penstock/image/move.h"
 #include "penstock/image/pixels.h"
+#include "penstock/image/plane_resize.h"
 #include "penstock/image/png.h"
 #include "penstock/image/pnm.h"
 #include "penstock/image/resize.h"
@@ -118,6 +119,7 @@ class Picture {
   std::vector<Move> moves_;
 
   Resizer resizer_;
+  PlaneResizer plane_resizer_;
   Image memory_[2];  // what was settled, and the next
   int next_ = 0;
   std::vector<uint8_t> row_, warped_row_;
