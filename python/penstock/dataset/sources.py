@@ -125,6 +125,12 @@ class Sources(Chain):
 
         ``__getitem__`` may return any value that a function of `map` may return. It is called in
         worker processes, like such a function.
+
+        Raises
+        ------
+        InvalidArgument
+            The source has no ``__len__`` or ``__getitem__``, or is something else: a path, a table,
+            or a tuple or dict of columns, which `arrays` takes.
         """
         refuse_misread(source, "source")
         if is_hdf5(source):
