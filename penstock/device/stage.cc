@@ -15,7 +15,7 @@ constexpr unsigned kNonBlocking = 1;  // of a stream: it does not wait for the l
 constexpr unsigned kPortable = 1;     // pinned memory for all contexts
 constexpr size_t kAlignment = 256;    // of arrays in a slot, as of the driver's own allocations
 constexpr size_t kDirect = size_t{64} << 10;  // arrays from this size on get a copy of their own
-constexpr size_t kMostGap = size_t{4} << 10;  // that a copy takes along, besides an eighth
+constexpr size_t kMaxGap = size_t{4} << 10;   // that a copy takes along, besides an eighth
 constexpr size_t kLargeUnit = size_t{2} << 20;
 constexpr size_t kSmallUnit = size_t{64} << 10;
 
@@ -381,7 +381,7 @@ bool Stage::plan_as_one(const std::vector<Tensor>& tensors, Plan& plan) {
   // Arrays keep their alignment. The region begins with a header, so this stays within.
   begin -= reinterpret_cast<uintptr_t>(begin) % kAlignment;
   const auto extent = static_cast<size_t>(end - begin);
-  if (extent > sum + sum / 8 + kMostGap || pinned_from(begin, extent) < extent) return false;
+  if (extent > sum + sum / 8 + kMaxGap || pinned_from(begin, extent) < extent) return false;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].nbytes() == 0) continue;
     plan.offsets[i] = static_cast<size_t>(tensors[i].data() - begin);

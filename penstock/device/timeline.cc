@@ -96,7 +96,7 @@ Event Timeline::mark(Stream stream) noexcept {
 void Timeline::add(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept {
   std::lock_guard lock(mutex_);
   Lane& lane = lane_of(kind);
-  if (begin == nullptr || end == nullptr || ended_ || lane.spans.size() >= kMostSpans) {
+  if (begin == nullptr || end == nullptr || ended_ || lane.spans.size() >= kMaxSpans) {
     keep(begin);
     if (end != begin) keep(end);
     return;

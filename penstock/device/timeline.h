@@ -64,7 +64,7 @@ class Timeline {
     TraceWriter writer;
     std::deque<Span> spans;  // not read yet
   };
-  static constexpr size_t kMostSpans = 256;  // of a lane that are not read yet
+  static constexpr size_t kMaxSpans = 256;  // of a lane that are not read yet
 
   Event take_idle() noexcept;
   void keep(Event event) noexcept;

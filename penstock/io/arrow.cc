@@ -14,9 +14,9 @@
 namespace penstock {
 namespace {
 
-constexpr int kDeepest = 64;                         // nested types
-constexpr int64_t kMostChildren = int64_t{1} << 20;  // columns, or fields of a struct
-constexpr int64_t kMostMetadata = int64_t{1} << 30;  // bytes of a key or value
+constexpr int kDeepest = 64;                        // nested types
+constexpr int64_t kMaxChildren = int64_t{1} << 20;  // columns, or fields of a struct
+constexpr int64_t kMaxMetadata = int64_t{1} << 30;  // bytes of a key or value
 
 Error invalid_arrow(const std::string& why) { return {Code::kInvalidArgument, "arrow", why}; }
 
@@ -128,7 +128,7 @@ class Metadata {
     int32_t value;
     std::memcpy(&value, at_, sizeof(value));
     at_ += sizeof(value);
-    if (value < 0 || value > kMostMetadata) throw invalid_arrow("metadata with a length below 0");
+    if (value < 0 || value > kMaxMetadata) throw invalid_arrow("metadata with a length below 0");
     return value;
   }
   std::string text() {
@@ -167,7 +167,7 @@ Kept read_schema(const ArrowSchema& schema, int depth = 0) {
         made.field.extension_data = std::move(value);
     }
   }
-  if (schema.n_children < 0 || schema.n_children > kMostChildren ||
+  if (schema.n_children < 0 || schema.n_children > kMaxChildren ||
       (schema.n_children > 0 && schema.children == nullptr)) {
     throw invalid_arrow("'" + made.field.name + "' has " + std::to_string(schema.n_children) +
                         " fields");
@@ -251,7 +251,7 @@ ArrowColumn read_array(const ArrowArray& array, const Kept& kept, int depth = 0)
   column.length = array.length;
   column.offset = array.offset;
   column.nulls = array.null_count;
-  if (array.n_buffers < 0 || array.n_buffers > kMostChildren ||
+  if (array.n_buffers < 0 || array.n_buffers > kMaxChildren ||
       (array.n_buffers > 0 && array.buffers == nullptr)) {
     throw arrow_contradiction(name, "has " + std::to_string(array.n_buffers) + " buffers");
   }

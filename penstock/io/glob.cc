@@ -140,21 +140,21 @@ std::vector<std::string> alternatives(std::string_view inside, size_t most) {
   return all;
 }
 
-constexpr size_t kMostExpanded = 1'000'000;
+constexpr size_t kMaxExpanded = 1'000'000;
 
 void expand(const std::string& pattern, size_t from, std::vector<std::string>& all) {
   for (size_t open = from; (open = pattern.find('{', open)) != pattern.npos; ++open) {
     const size_t close = pattern.find_first_of("{}", open + 1);
     if (close == pattern.npos || pattern[close] == '{') continue;
     const auto each =
-        alternatives(std::string_view(pattern).substr(open + 1, close - open - 1), kMostExpanded);
+        alternatives(std::string_view(pattern).substr(open + 1, close - open - 1), kMaxExpanded);
     if (each.empty()) continue;
     for (const std::string& part : each) {
       expand(pattern.substr(0, open) + part + pattern.substr(close + 1), open + part.size(), all);
     }
     return;
   }
-  if (all.size() == kMostExpanded) {
+  if (all.size() == kMaxExpanded) {
     throw Error(Code::kInvalidArgument, "glob", pattern + " and more: too many paths");
   }
   all.push_back(pattern);

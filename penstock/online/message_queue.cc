@@ -16,7 +16,7 @@ constexpr uint64_t kOverhead = 128;  // bytes of a queued message beside its own
 
 MessageQueue::MessageQueue(QueueOptions options) : options_(std::move(options)) {
   if (options_.max_messages == 0 || options_.max_bytes == 0) {
-    throw Error(Code::kInvalidArgument, "Online", "the queue has no room: give 1 or more");
+    throw Error(Code::kInvalidArgument, "Online", "the queue has no space: give 1 or more");
   }
   end_ = next_ = trained_ = options_.offset;
   spooled_ = UINT64_MAX;

@@ -84,7 +84,9 @@ class Hub {
     hub_ = std::make_unique<FeedsHub>(std::move(source), options);
   }
   ~Hub() {
-    WithoutGil unlocked;
+    // The Loader's close() is Python, and a destructor may run while an exception is raised.
+    const nb::error_scope raised;
+    const WithoutGil unlocked;
     hub_.reset();
   }
 

@@ -40,11 +40,13 @@ std::span<const std::byte> bytes_of(nb::bytes value) {
   return {static_cast<const std::byte*>(value.data()), value.size()};
 }
 
-// The end of its source and of its log's thread may need the GIL.
+// The end of its source and of its log's thread may need the GIL, and may call Python while an
+// exception is raised.
 class Queue final : public MessageQueue {
  public:
   using MessageQueue::MessageQueue;
   ~Queue() override {
+    const nb::error_scope raised;
     const WithoutGil unlocked;
     close();
   }

@@ -16,12 +16,16 @@ class Permutation {
  public:
   Permutation(uint64_t length, uint64_t seed, uint64_t epoch)
       : length_(length),
+        seed_(seed),
         epoch_(epoch),
         order_({.length = length,
                 .batch_size = std::max<uint64_t>(length, 1),
                 .shuffle = true,
                 .seed = seed}) {}
   uint64_t length() const { return length_; }
+  nb::str repr() const {
+    return nb::str("Permutation({}, seed={}, epoch={})").format(length_, seed_, epoch_);
+  }
 
   uint64_t at(int64_t i) const {
     if (i < 0) i += static_cast<int64_t>(length_);
@@ -46,7 +50,7 @@ class Permutation {
   }
 
  private:
-  uint64_t length_, epoch_;
+  uint64_t length_, seed_, epoch_;
   Order order_;
 };
 
@@ -60,6 +64,7 @@ bijection, O(1) memory, any position at once. Any thread.)")
       .def(nb::init<uint64_t, uint64_t, uint64_t>(), nb::arg("length"), nb::arg("seed") = 0,
            nb::arg("epoch") = 0)
       .def("__len__", &Permutation::length)
+      .def("__repr__", &Permutation::repr)
       .def("__getitem__", &Permutation::at)
       .def("take", &Permutation::take, nb::arg("start"), nb::arg("count"),
            "Positions start, start + 1, ... of the order, as an array of uint64.");

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from ._engine import Permutation, rng
     from .base.element_spec import TensorSpec
     from .base.ragged import Ragged, ragged
-    from .base.remote import remote_files
+    from .base.remote_settings import remote_files
     from .dataset import Dataset
     from .errors import (
         Closed,
@@ -108,7 +108,7 @@ _HOMES = {
     "parse_example": "features",
     "parse_sequence_example": "features",
     "ragged": "base.ragged",
-    "remote_files": "base.remote",
+    "remote_files": "base.remote_settings",
     "rng": "_engine",
     "select": "operations",
     "threadsafe": "streams",

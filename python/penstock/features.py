@@ -29,6 +29,16 @@ class Feature:
     narrow: bool = False  # int64 in the record, int32 in the output
     default: tuple[builtins.bytes, list[int]] | None = None
 
+    def __repr__(self) -> str:
+        name = {_BYTES: "bytes", _FLOAT32: "float32", _INT64: "int64"}[self.type]
+        parts = [str(self.count)] if self.type == _BYTES and self.form == _FIXED else []
+        parts += [str(self.shape)] if self.shape else []
+        parts += ["ragged=True"] if self.form == _RAGGED else []
+        parts += ["many=True"] if self.form == _STRINGS else []
+        parts += ["dtype='int32'"] if self.narrow else []
+        parts += ["default=..."] if self.default is not None else []
+        return f"{name}({', '.join(parts)})"
+
 
 def int64(
     shape: tuple[int, ...] | int = (),

@@ -55,6 +55,19 @@ def test_what_comes_of_a_dataset_names_its_chain():
         assert repr(feedable).startswith(f"Feedable(train=DatasetIterator(Loader({dataset!r}, ")
 
 
+def test_small_objects_are_shown_as_they_are_made():
+    shown = "Permutation(5, seed=7, epoch=2)"
+    assert repr(penstock.Permutation(5, seed=7, epoch=2)) == shown
+    for feature, shown in (
+        (penstock.int64(), "int64()"),
+        (penstock.int64(3, dtype="int32"), "int64((3,), dtype='int32')"),
+        (penstock.float32(ragged=True), "float32(ragged=True)"),
+        (penstock.bytes(4), "bytes(4)"),
+        (penstock.bytes(many=True, default=b""), "bytes(many=True, default=...)"),
+    ):
+        assert repr(feature) == shown
+
+
 def test_a_repr_runs_nothing_of_the_users():
     class Broken(Samples):
         def __repr__(self):

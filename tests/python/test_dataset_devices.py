@@ -130,6 +130,20 @@ def test_a_consumer_that_is_closed_or_dropped_keeps_nobody_waiting():
         assert feeds.stats()["feeds"][1] == {"taken": 1, "dropped": 9}
 
 
+def test_an_exception_passes_feeds_that_it_drops():
+    def fails():
+        feeds = Dataset.range(40).batch(2).feeds(2, workers=1)
+        next(iter(feeds[0]))
+        raise KeyError("not of the feeds")
+
+    for _ in range(2):
+        with pytest.raises(KeyError, match="not of the feeds") as caught:
+            fails()
+        del caught
+    with pytest.raises(ValueError, match="invalid literal"):  # no name holds the feeds
+        print(Dataset.range(40).batch(2).feeds(2, workers=1), int("x"))
+
+
 @each(KINDS, ())
 def test_a_failure_is_raised_by_its_owner_and_ends_the_pass_for_all(mode):
     dataset = Dataset.range(40).map(functions.refuses_seven).batch(2)  # 7 is in batch 3

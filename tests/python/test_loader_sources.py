@@ -422,6 +422,34 @@ def test_a_table_is_no_dataset():
             make(table())
 
 
+def test_columns_of_a_table_are_no_samples():
+    column = type("Series", (), {"__module__": "pandas.core.series", "__len__": lambda self: 3})
+    for make in (penstock.Loader, penstock.Dataset.source):
+        with pytest.raises(penstock.InvalidArgument, match=r"\{0: 'Series'\}.*to_numpy"):
+            make((column(), [1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        (np.zeros(4), np.zeros(4)),
+        (np.zeros(4), [0, 1, 2, 3]),
+        {"x": np.zeros(4)},
+        {"x": [1, 2]},
+        {0: np.zeros(2), 1: np.zeros(2)},
+    ],
+    ids=["arrays", "list", "dict", "dict of lists", "numbered"],
+)
+def test_a_dataset_of_elements_takes_no_columns(source):
+    with pytest.raises(penstock.InvalidArgument, match=r"Dataset\.arrays"):
+        penstock.Dataset.source(source)
+
+
+def test_a_dataset_is_no_source_of_a_dataset():
+    with pytest.raises(penstock.InvalidArgument, match="a Dataset already"):
+        penstock.Dataset.source(penstock.Dataset.range(3))
+
+
 def test_an_iterable_dataset_with_a_length_is_a_stream():
     data = pytest.importorskip("torch.utils.data")
 

@@ -25,7 +25,7 @@ import penstock
 from contract import INLINE, PROCESSES, SPAWN, THREADS, each
 from file_server import serving
 from penstock import Dataset, cli
-from penstock.base import remote
+from penstock.base import remote, remote_settings, servers
 
 MIB = 1 << 20
 
@@ -33,8 +33,8 @@ MIB = 1 << 20
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """An own cache for each test, and short waits."""
-    monkeypatch.setattr(remote, "_settings", remote.Settings())
-    monkeypatch.setattr(remote, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(remote_settings, "_settings", remote_settings.Settings())
+    monkeypatch.setattr(servers, "_FIRST_PAUSE_S", 0.01)
     monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     yield tmp_path / "cache"

@@ -319,6 +319,16 @@ def test_a_closed_one_says_so():
             late()
 
 
+def test_an_iteration_closes_and_says_what_it_is():
+    with resident(cases.CHAINS["shuffled"](), "cpu", **INLINE) as kept:
+        with iter(kept) as batches:
+            next(batches)
+            assert repr(batches) == f"BatchIterator({kept!r}, epoch=0)"
+            assert batches.element_spec == kept.element_spec
+        assert list(batches) == []
+        assert repr(kept.steps(3)) == f"BatchIterator({kept!r}, steps=3)"
+
+
 def test_no_elements_are_no_batches():
     with resident(cases.rows().take(0).batch(8), "cpu", **INLINE) as kept:
         assert list(kept) == []

@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOXYGEN = ROOT / "build" / "doxygen"
 MODULES = {
     "penstock": "python/penstock/__init__.py",
-    "penstock.image": "python/penstock/image.py",
+    "penstock.image": "python/penstock/image/__init__.py",
+    "penstock.device": "python/penstock/device/__init__.py",
     "penstock.train": "python/penstock/train/__init__.py",
     "penstock.torch": "python/penstock/torch/__init__.py",
     "penstock.keras": "python/penstock/keras/__init__.py",

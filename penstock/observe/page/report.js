@@ -212,7 +212,7 @@ const Page = (function () {
 
     const us = (ns) => duration(ns / 1e3);
     table('workers',
-      ['worker', 'id', 'tickets', 'samples', 'busy', 'wait: ticket', 'wait: room', 'bytes', 'page faults', 'errors', 'replaced']
+      ['worker', 'id', 'tickets', 'samples', 'busy', 'wait: ticket', 'wait: space', 'bytes', 'page faults', 'errors', 'replaced']
         .map((name, i) => ({name: name, number: i > 0})),
       data.workers.map((worker) => {
         const f = worker.figures;

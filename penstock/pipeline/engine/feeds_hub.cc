@@ -47,7 +47,12 @@ FeedsHub::FeedsHub(std::unique_ptr<Source> source, const Options& options)
   place_ = source_->place();
 }
 
-FeedsHub::~FeedsHub() { close(); }
+FeedsHub::~FeedsHub() {
+  try {
+    close();
+  } catch (...) {  // of the source
+  }
+}
 
 template <class F>
 void FeedsHub::alone(Lock& lock, F f) {

@@ -18,7 +18,7 @@
 namespace penstock {
 
 // On slow storage more threads than cores read faster.
-static constexpr unsigned kMostIndexing = 16;
+static constexpr unsigned kMaxIndexing = 16;
 
 // From the second run on, a pattern for a folder also matches the indices kept in it.
 static Paths without_indices(Paths paths) {
@@ -51,20 +51,20 @@ FileSource::FileSource(const char* operation, Paths paths, const Reading& readin
 // Opens no file. Folders are left out, so that a state restores after the files have moved. A long
 // list is shortened to its first paths, its length, and a checksum of all paths.
 std::string FileSource::title() const {
-  constexpr size_t kMost = 3;
+  constexpr size_t kMax = 3;
   std::string text = std::string(operation_) + "(";
   uint32_t crc = 0;
   for (size_t i = 0; i < paths_.patterns.size(); ++i) {
     const std::string path(without_query(paths_.patterns[i]));
     const std::string pattern = path.substr(path.find_last_of('/') + 1);
-    if (i < kMost) text += (i == 0 ? "" : ", ") + pattern;
+    if (i < kMax) text += (i == 0 ? "" : ", ") + pattern;
     // Includes the terminating zero, which separates the paths.
     crc = crc32c(std::as_bytes(std::span(pattern.c_str(), pattern.size() + 1)), crc);
   }
-  if (paths_.patterns.size() > kMost) {
+  if (paths_.patterns.size() > kMax) {
     std::array<char, 9> digits;
     std::snprintf(digits.data(), digits.size(), "%08x", crc);
-    text += ", and " + std::to_string(paths_.patterns.size() - kMost) + " more: " + digits.data();
+    text += ", and " + std::to_string(paths_.patterns.size() - kMax) + " more: " + digits.data();
   }
   return escape_invalid_utf8(text) + arguments() + (stream_ ? ", stream)" : ")");
 }
@@ -106,8 +106,8 @@ FoundFilesRef FileSource::find(Builder& builder) const {
   const std::vector<std::string> paths = glob(*builder.files(), paths_);
   // Threads that wait for servers use no core.
   const unsigned threads = std::ranges::any_of(paths, is_url)
-                               ? kMostIndexing
-                               : std::min(os::usable_cores() * 2, kMostIndexing);
+                               ? kMaxIndexing
+                               : std::min(os::usable_cores() * 2, kMaxIndexing);
   std::vector<Compression> compressions(paths.size(), compression_.value_or(Compression::kNone));
   if (!compression_) {
     for_each_file(*pool, paths, threads, [&](size_t i, const std::shared_ptr<File>& file) {

@@ -64,7 +64,7 @@ class WholeFiles : public Indexed {
   }
 
  private:
-  static constexpr uint64_t kMostBytes = uint64_t{1} << 31;
+  static constexpr uint64_t kMaxFileBytes = uint64_t{1} << 31;
 
   class Reader : public IndexedReader {
    public:
@@ -102,7 +102,7 @@ class WholeFiles : public Indexed {
     void read(const std::string& path, Chunk& out, uint32_t row) {
       const std::shared_ptr<File> file = stage_.files_->open(path);
       const uint64_t bytes = file->size();
-      if (bytes > kMostBytes) {
+      if (bytes > kMaxFileBytes) {
         throw Error(Code::kInvalidArgument, "read",
                     path + " has " + std::to_string(bytes) + " bytes, more than 2 GiB");
       }
@@ -181,18 +181,18 @@ std::string last_name(const std::string& given) {
 
 // Of a long list: its beginning, its length, and a checksum of all.
 std::string listed_names(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 3;
+  constexpr size_t kMax = 3;
   std::string text;
   uint32_t crc = 0;
   for (size_t i = 0; i < names.size(); ++i) {
-    if (i < kMost) text += (i == 0 ? "" : ", ") + names[i];
+    if (i < kMax) text += (i == 0 ? "" : ", ") + names[i];
     // Together with the zero at its end.
     crc = crc32c(std::as_bytes(std::span(names[i].c_str(), names[i].size() + 1)), crc);
   }
-  if (names.size() > kMost) {
+  if (names.size() > kMax) {
     std::array<char, 9> digits;
     std::snprintf(digits.data(), digits.size(), "%08x", crc);
-    text += ", and " + std::to_string(names.size() - kMost) + " more: " + digits.data();
+    text += ", and " + std::to_string(names.size() - kMax) + " more: " + digits.data();
   }
   return escape_invalid_utf8(text);
 }

@@ -9,8 +9,8 @@ namespace penstock {
 uint32_t ParallelMaps::queue_of(uint32_t workers) { return std::max(4 * workers, 16u); }
 
 uint64_t ParallelMaps::unknown_bytes() const {
-  constexpr uint64_t kLeast = 64 << 10, kMost = 4 << 20;
-  return std::max(element_bytes_, std::clamp(budget_.total() / 16, kLeast, kMost));
+  constexpr uint64_t kMin = 64 << 10, kMax = 4 << 20;
+  return std::max(element_bytes_, std::clamp(budget_.total() / 16, kMin, kMax));
 }
 
 void ParallelMaps::on_grant() {

@@ -15,13 +15,13 @@ To converted(From value) {
   if constexpr (std::is_same_v<To, bool>) {
     return value != From(0);
   } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
-    constexpr auto kLeast = static_cast<From>(std::numeric_limits<To>::min());
+    constexpr auto kMin = static_cast<From>(std::numeric_limits<To>::min());
     // One more than the greatest To: a power of two, which every From represents exactly.
     constexpr From kBeyond =
         static_cast<From>(uint64_t{1} << (std::numeric_limits<To>::digits - 1)) * 2;
     if (value >= kBeyond) return std::numeric_limits<To>::max();
-    if (value >= kLeast) return static_cast<To>(value);
-    return value < kLeast ? std::numeric_limits<To>::min() : To(0);
+    if (value >= kMin) return static_cast<To>(value);
+    return value < kMin ? std::numeric_limits<To>::min() : To(0);
   } else {
     return static_cast<To>(value);
   }

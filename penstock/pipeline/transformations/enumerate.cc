@@ -13,8 +13,8 @@ namespace {
 
 // The count of int64 numbers from `start` on; for -2^63 one less, since 2^64 does not fit.
 uint64_t numbers_from(int64_t start) {
-  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  const uint64_t above = kMost - static_cast<uint64_t>(start);
+  constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  const uint64_t above = kMax - static_cast<uint64_t>(start);
   return above == kEndless ? above : above + 1;
 }
 

@@ -58,7 +58,7 @@ class ColourStep : public Step {
 };
 
 // Factors above this are no use, and none overflows.
-constexpr double kMostFactor = 1000;
+constexpr double kMaxFactor = 1000;
 
 class JitterStep : public ColourStep {
  public:
@@ -68,9 +68,9 @@ class JitterStep : public ColourStep {
                      color_jitter(picture.edited(), draw_jitter(ranges, rng));
                    }),
         ranges_(ranges) {
-    check_range("brightness", ranges.brightness, 0, kMostFactor);
-    check_range("contrast", ranges.contrast, 0, kMostFactor);
-    check_range("saturation", ranges.saturation, 0, kMostFactor);
+    check_range("brightness", ranges.brightness, 0, kMaxFactor);
+    check_range("contrast", ranges.contrast, 0, kMaxFactor);
+    check_range("saturation", ranges.saturation, 0, kMaxFactor);
     check_range("hue", ranges.hue, -0.5, 0.5);
   }
   size_t parameters() const override { return 8; }
@@ -219,11 +219,11 @@ OpRef equalize(double p, Fields fields) {
                              NumberStep::edit([](Image& image) { equalize(image); }));
 }
 OpRef sharpness(double factor, double p, Fields fields) {
-  return step_op<NumberStep>(std::move(fields), "image.sharpness", "factor", factor, 0, kMostFactor,
+  return step_op<NumberStep>(std::move(fields), "image.sharpness", "factor", factor, 0, kMaxFactor,
                              p, [factor](Image& image) { adjust_sharpness(image, factor); });
 }
 OpRef gamma(double gamma, double p, Fields fields) {
-  return step_op<NumberStep>(std::move(fields), "image.gamma", "gamma", gamma, 0, kMostFactor, p,
+  return step_op<NumberStep>(std::move(fields), "image.gamma", "gamma", gamma, 0, kMaxFactor, p,
                              [gamma](Image& image) { adjust_gamma(image, gamma); });
 }
 OpRef rand_augment(int n, int magnitude, const WarpOptions& options, Fields fields) {

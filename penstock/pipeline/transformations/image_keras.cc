@@ -14,7 +14,7 @@ namespace penstock::image {
 namespace {
 
 constexpr const char* kName = "keras.ImageDataGenerator";
-constexpr double kMostZoom = 1000, kMostShift = 1e6;
+constexpr double kMaxZoom = 1000, kMaxShift = 1e6;
 
 std::string text_of(const Range& range) { return listed({range.least, range.greatest}); }
 
@@ -29,11 +29,11 @@ class KerasOp : public Op {
       : options_(std::move(options)), field_(utf8_name(std::move(field), kName)) {
     if (!options_.ranges) return;
     const KerasRanges& r = *options_.ranges;
-    check(r.zoom.least > 0 && r.zoom.least <= r.zoom.greatest && r.zoom.greatest <= kMostZoom,
+    check(r.zoom.least > 0 && r.zoom.least <= r.zoom.greatest && r.zoom.greatest <= kMaxZoom,
           "zoom_range is " + text_of(r.zoom) + "; give two ascending numbers above 0");
     for (const KerasShift* shift : {&r.height, &r.width}) {
-      bool fits = std::abs(shift->most) <= kMostShift;
-      for (double one : shift->choices) fits = fits && std::abs(one) <= kMostShift;
+      bool fits = std::abs(shift->most) <= kMaxShift;
+      for (double one : shift->choices) fits = fits && std::abs(one) <= kMaxShift;
       check(fits, "a shift is " + text_of(*shift) + "; give 1,000,000 pixels or fewer");
     }
     for (double one : {r.rotation, r.shear, r.channel_shift, options_.warp.value}) {

@@ -226,11 +226,11 @@ class ImageOp::Run : public OpRun {
 
   // Error kInvalidArgument: an image without pixels, or with too many.
   static ImageView view_of(const Chunk& in, size_t leaf, uint32_t row, const Step& step) {
-    constexpr int64_t kMostChannels = 1024;
+    constexpr int64_t kMaxChannels = 1024;
     const std::span<const int64_t> shape = in.shape(leaf, row);
     const int64_t channels = shape.size() == 2 ? 1 : shape[2];
     const uint64_t pixels = values_of(shape.first(2));
-    if (pixels == 0 || pixels > kMaxPixels || channels == 0 || channels > kMostChannels) {
+    if (pixels == 0 || pixels > kMaxPixels || channels == 0 || channels > kMaxChannels) {
       throw Error(Code::kInvalidArgument, step.name(),
                   "an image of shape " + to_string(Shape(shape.begin(), shape.end())));
     }

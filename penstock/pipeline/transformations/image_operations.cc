@@ -12,14 +12,14 @@
 namespace penstock::image {
 namespace {
 
-constexpr int kMostSide = 65535;
+constexpr int kMaxSide = 65535;
 
 // A step whose result has a height and a width of its own.
 class SizedStep : public Step {
  public:
   SizedStep(const char* name, int height, int width) : Step(name), height_(height), width_(width) {
-    if (height >= 1 && height <= kMostSide && width >= 1 && width <= kMostSide) return;
-    refuse("the size is " + size() + "; give 1 to " + std::to_string(kMostSide));
+    if (height >= 1 && height <= kMaxSide && width >= 1 && width <= kMaxSide) return;
+    refuse("the size is " + size() + "; give 1 to " + std::to_string(kMaxSide));
   }
   std::string arguments() const override {
     return std::to_string(height_) + ", " + std::to_string(width_);
@@ -103,7 +103,7 @@ class RandomResizedCropStep : public SizedStep {
   RandomResizedCropStep(int height, int width, const RandomResizedCropOptions& options)
       : SizedStep("image.random_resized_crop", height, width), options_(options) {
     check("scale", options.scale, 1);
-    check("ratio", options.ratio, kMostSide);
+    check("ratio", options.ratio, kMaxSide);
   }
   std::string arguments() const override {
     return SizedStep::arguments() + ", scale=(" + number(options_.scale.least) + ", " +
@@ -172,8 +172,8 @@ class PadStep : public Step {
  public:
   PadStep(const Border& border, uint8_t value) : Step("image.pad"), border_(border), value_(value) {
     for (int side : {border.left, border.top, border.right, border.bottom}) {
-      if (side < 0 || side > kMostSide) {
-        refuse("a side is " + std::to_string(side) + "; give 0 to " + std::to_string(kMostSide));
+      if (side < 0 || side > kMaxSide) {
+        refuse("a side is " + std::to_string(side) + "; give 0 to " + std::to_string(kMaxSide));
       }
     }
   }

@@ -329,13 +329,13 @@ class InterleaveInputs : public Streamed {
 }  // namespace
 
 Node::Ref nodes::interleave(std::vector<Node::Ref> inputs, uint64_t cycle, uint64_t block) {
-  constexpr size_t kMostInputs = 65536;
+  constexpr size_t kMaxInputs = 65536;
   auto refuse = [](const std::string& why) {
     return Error(Code::kInvalidArgument, "interleave", why);
   };
   const size_t count = inputs.size();
-  if (count == 0 || count > kMostInputs) {
-    throw refuse(std::to_string(count) + " inputs; give 1 to " + std::to_string(kMostInputs));
+  if (count == 0 || count > kMaxInputs) {
+    throw refuse(std::to_string(count) + " inputs; give 1 to " + std::to_string(kMaxInputs));
   }
   if (cycle == 0) throw refuse("cycle is 0; give 1 or more");
   if (block == 0) throw refuse("block is 0; give 1 or more");

@@ -10,10 +10,10 @@
 namespace penstock {
 
 Node::Ref nodes::split_batch(Node::Ref input, uint32_t parts) {
-  constexpr uint32_t kMostParts = 4096;
-  if (parts == 0 || parts > kMostParts) {
+  constexpr uint32_t kMaxParts = 4096;
+  if (parts == 0 || parts > kMaxParts) {
     throw Error(Code::kInvalidArgument, "split_batch",
-                "parts is " + std::to_string(parts) + "; give 1 to " + std::to_string(kMostParts));
+                "parts is " + std::to_string(parts) + "; give 1 to " + std::to_string(kMaxParts));
   }
   return make_node({
       .title = "split_batch()",

@@ -26,12 +26,45 @@ def refuse_misread(source: Any, operation: str) -> None:
             operation,
         )
     kind = type(source)
-    if kind.__module__.partition(".")[0] in _TABLES:
+    if _is_table(source):
         raise InvalidArgument(
             f"a table ({kind.__module__.partition('.')[0]}.{kind.__name__}) is fed by "
             "penstock.Dataset.arrow(table), or as its columns: give a dict of arrays, such as "
             "{name: table[name].to_numpy() for name in (...)}",
             operation,
+        )
+    if isinstance(source, (tuple, dict)):
+        parts = dict(enumerate(source)) if isinstance(source, tuple) else source
+        columns = {key: type(part).__name__ for key, part in parts.items() if _is_table(part)}
+        if columns:
+            raise InvalidArgument(
+                f"here {columns} are columns of a table; give arrays, such as column.to_numpy()",
+                operation,
+            )
+
+
+def _is_table(value: Any) -> bool:
+    """Whether it is a table or a column of one."""
+    return type(value).__module__.partition(".")[0] in _TABLES
+
+
+def refuse_columns(source: Any) -> None:
+    """Raise an error for what `Dataset.source` would take for a few long elements: columns.
+
+    Raises
+    ------
+    InvalidArgument
+        A tuple or a dict has arrays, or a dict has names.
+    """
+    if not isinstance(source, (tuple, dict)):
+        return
+    parts = source.values() if isinstance(source, dict) else source
+    named = isinstance(source, dict) and any(isinstance(key, str) for key in source)
+    if named or any(hasattr(part, "shape") and getattr(part, "ndim", 1) for part in parts):
+        raise InvalidArgument(
+            f"a {type(source).__name__} of columns is fed by Dataset.arrays, which takes arrays of "
+            "equal length; elements of your own by Dataset.source([...]), a list",
+            "source",
         )
 
 

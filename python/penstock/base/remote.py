@@ -17,145 +17,30 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import random
-import re
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from .. import _engine
 from ..errors import DataLoss, Error, InvalidArgument, NotFound, System
-from .arguments import integer, real
-from .arguments import path as path_of
 from .fork_lock import ForkLock
+from .jobs import KINDS, Job, Threads
+from .remote_settings import Settings, current_settings
+from .servers import About, Identity, Later, in_time, is_url, opened, persistently, without_query
 
-__all__ = ["is_url", "local_copy", "local_path", "remote_files", "settings", "use", "without_query"]
+__all__ = ["Identity", "ask", "is_url", "local_copy", "local_path", "without_query"]
 
 _RANGE = 4 << 20  # bytes of one request
 _THREADS = 16  # that wait for servers; as many again for whole files
-_IDLE_S = 1.0  # after which a thread ends
 _REMEMBERED_S = 60.0  # a file that could not be fetched fails at once for so long
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 _PART = ".part"
 # What tells versions of a file apart, by the names that file systems give it.
 _VERSION = {
     *("etag", "contentmd5", "digest", "md5", "md5hash", "crc32c", "generation", "versionid"),
     *("lastmodified", "mtime", "modified", "updated", "created", "size"),
 }
-_AGAIN = (408, 425, 429)  # answers of a server to try again after, beside 500 and above
-
-Identity: TypeAlias = tuple[int, int]
-
-_URL = re.compile(r"[A-Za-z0-9+.:-]{2,}://")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How files of URLs are fetched and kept."""
-
-    cache_dir: str | None = None
-    cache_bytes: int | None = None
-    timeout: float = 60.0
-    attempts: int = 5
-
-    def folder(self) -> str:
-        given = self.cache_dir or os.environ.get("PENSTOCK_CACHE_DIR")
-        if given:
-            return given
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        return os.path.join(home, "penstock")
-
-    def limit(self, used: int) -> int:
-        """Bytes that the cache may have, if it has `used` now."""
-        if self.cache_bytes is not None:
-            return self.cache_bytes
-        given = os.environ.get("PENSTOCK_CACHE_BYTES")
-        if given:
-            try:
-                return max(0, int(given))
-            except ValueError:
-                raise InvalidArgument(
-                    f"the environment has PENSTOCK_CACHE_BYTES={given!r}; give an integer",
-                    "remote_files",
-                ) from None
-        disk = os.statvfs(self.folder())
-        return (disk.f_bavail * disk.f_frsize + used) // 2
-
-
-_settings = Settings()
-
-
-def remote_files(
-    *,
-    cache_dir: str | os.PathLike[str] | None = None,
-    cache_bytes: int | None = None,
-    timeout: float = 60.0,
-    attempts: int = 5,
-) -> None:
-    """Set how this process, and its worker processes, fetch the files of URLs.
-
-    Worker processes that start later have the same settings.
-
-    Parameters
-    ----------
-    cache_dir : path, optional
-        The folder of the local copies. None: the environment variable ``PENSTOCK_CACHE_DIR``, or
-        ``penstock`` in the user's cache folder (``~/.cache``).
-    cache_bytes : int, optional
-        The most bytes of copies in it. Beyond, the least recently used ones are removed, but none
-        that is open: one large file may exceed it. None: the environment variable
-        ``PENSTOCK_CACHE_BYTES``, or half of the disk's free space.
-    timeout : float
-        Seconds in which a server has to answer a request. One request is for 4 MiB at most.
-    attempts : int
-        How often a request is made before it is an error. The pauses between them double, from
-        0.2 to 10 seconds.
-
-    Raises
-    ------
-    InvalidArgument
-        A value is out of range.
-    """
-    operation = "remote_files"
-    seconds = real("timeout", timeout, operation)
-    if not 0 < seconds < 1e6:
-        raise InvalidArgument(f"timeout is {timeout!r}; give seconds, more than 0", operation)
-    use(
-        Settings(
-            None if cache_dir is None else os.path.abspath(path_of(cache_dir, operation)),
-            None
-            if cache_bytes is None
-            else integer("cache_bytes", cache_bytes, 0, operation=operation),
-            seconds,
-            integer("attempts", attempts, 1, 1000, operation=operation),
-        )
-    )
-
-
-def settings() -> Settings | None:
-    """The settings, for worker processes; None: nothing was set."""
-    return None if _settings == Settings() else _settings
-
-
-def use(given: Settings | None) -> None:
-    """Take the settings of another process."""
-    global _settings
-    if given is not None:
-        _settings = given
-
-
-def is_url(name: str) -> bool:
-    """Whether it is a URL; the engine's `is_url` is the same."""
-    return _URL.match(name) is not None
-
-
-def without_query(url: str) -> str:
-    """A URL as far as it names a file: without its parameters, which may be secret."""
-    return url.partition("?")[0] if is_url(url) else url
 
 
 def local_copy(url: str, identity: Identity | None = None) -> tuple[str, Identity]:
@@ -171,225 +56,13 @@ def local_copy(url: str, identity: Identity | None = None) -> tuple[str, Identit
         pass
     kind, value = result
     if kind:
-        raise _KINDS[kind](value, "open")
+        raise KINDS[kind](value, "open")
     return value  # type: ignore[no-any-return]
 
 
 def local_path(path: str) -> str:
     """A path as it is; of a URL's file the local copy."""
     return local_copy(path)[0] if is_url(path) else path
-
-
-_KINDS: dict[str, type[Error]] = {
-    kind.__name__: kind for kind in (DataLoss, InvalidArgument, NotFound, System)
-}
-
-
-# ---- threads -------------------------------------------------------------------------------------
-
-
-class Job:
-    """A call in another thread. Never raises the call's exception."""
-
-    def __init__(self, call: Callable[[], Any], then: Callable[[Any], Any] | None = None) -> None:
-        self._call = call
-        self._then = then  # with the call's result, in the thread that polls
-        self._done = threading.Event()
-        self._result: tuple[str, Any] = ("", None)
-
-    def run(self) -> None:
-        try:
-            self._result = ("", self._call())
-        except Error as error:
-            kind = type(error).__name__
-            self._result = (kind if kind in _KINDS else "System", str(error))
-        except BaseException as error:
-            self._result = ("System", f"{type(error).__name__}: {error}")
-        self._done.set()
-
-    def poll(self, seconds: float) -> tuple[str, Any] | None:
-        """Return the name of the error's class ("": none) and its text or the result.
-
-        None: not after `seconds`.
-        """
-        if not self._done.wait(seconds):
-            return None
-        if self._then is None or self._result[0]:
-            return self._result
-        try:
-            return "", self._then(self._result[1])
-        except Error as error:
-            return type(error).__name__, str(error)
-
-    def value(self) -> Any:
-        self._done.wait()
-        kind, value = self._result
-        if kind:
-            raise _KINDS[kind](value, "read")
-        return value
-
-
-class _Threads:
-    """Daemon threads that run jobs in order. They do not delay the end of the program."""
-
-    def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
-        self._jobs: deque[Job] = deque()
-        self._changed = threading.Condition()
-        self._started = self._idle = 0
-
-    def submit(self, job: Job) -> Job:
-        with self._changed:
-            self._jobs.append(job)
-            if len(self._jobs) > self._idle and self._started < self._most:
-                self._started += 1
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
-            self._changed.notify()
-        return job
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._idle += 1
-                self._changed.wait_for(lambda: self._jobs, _IDLE_S)
-                self._idle -= 1
-                if not self._jobs:
-                    self._started -= 1
-                    return
-                job = self._jobs.popleft()
-            job.run()
-            del job  # its result may be large
-
-
-# ---- servers -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class About:
-    """A version of a file, as its server describes it."""
-
-    size: int | None  # None: the server does not say
-    version: str
-    ranges: bool = True  # the server sends parts of the file
-
-    def identity(self, url: str) -> Identity:
-        digest = hashlib.sha256(f"{url}\n{self.version}".encode("utf-8", "surrogatepass")).digest()
-        return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little") | 1
-
-
-class _Later(Exception):
-    """The server may answer another time."""
-
-
-def _opened(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and its name of the file."""
-    try:
-        import fsspec.core
-    except ImportError:
-        raise InvalidArgument(
-            f"{url} is a URL, which needs fsspec: pip install penstock[remote]", "open"
-        ) from None
-    try:
-        return fsspec.core.url_to_fs(url, use_listings_cache=False)  # type: ignore[no-any-return]
-    except ImportError as error:
-        raise InvalidArgument(f"{url}: {error}", "open") from None
-    except ValueError as error:  # an unknown protocol
-        raise InvalidArgument(f"{url}: {error}", "open") from None
-
-
-def _call(fs: Any, method: str, *arguments: Any, timeout: float, **options: Any) -> Any:
-    """A method of a file system that ends in time; TimeoutError if not."""
-    if getattr(fs, "async_impl", False):
-        from fsspec.asyn import FSTimeoutError, sync
-
-        try:
-            return sync(fs.loop, getattr(fs, f"_{method}"), *arguments, timeout=timeout, **options)
-        except FSTimeoutError:
-            raise TimeoutError from None
-    box: list[tuple[Any, BaseException | None]] = []
-    done = threading.Event()
-
-    def run() -> None:
-        try:
-            box.append((getattr(fs, method)(*arguments, **options), None))
-        except BaseException as error:
-            box.append((None, error))
-        done.set()
-
-    threading.Thread(target=run, name="penstock request", daemon=True).start()
-    if not done.wait(timeout):
-        raise TimeoutError
-    value, error = box[0]
-    if error is not None:
-        raise error
-    return value
-
-
-def _status(error: BaseException) -> int | None:
-    """The HTTP status of an error, if there is one."""
-    seen: BaseException | None = error
-    while seen is not None:
-        status = getattr(seen, "status", None)
-        if isinstance(status, int):
-            return status
-        seen = seen.__cause__
-    return None
-
-
-def _judged(error: Exception, url: str, place: str) -> Error | None:
-    """The error for the user, if another attempt is in vain; None: it may not be."""
-    status = _status(error)
-    if status in (404, 410):
-        return NotFound(f"no such file: {url}", "open")
-    if status in (401, 403) or isinstance(error, PermissionError):
-        why = f"the server answers {status}" if status else str(error)
-        return System(
-            f"{url}{place}: {why}: access is denied; give fsspec credentials by its "
-            "configuration or environment",
-            "open",
-        )
-    if status is not None and status < 500 and status not in (*_AGAIN, 416):
-        return System(f"{url}{place}: the server answers {status}", "read")
-    # fsspec's HTTP says so of a server that cannot be reached, too.
-    cause = error.__cause__
-    unreachable = isinstance(cause, (OSError, TimeoutError, asyncio.TimeoutError))
-    unreachable = unreachable or type(cause).__module__.startswith("aiohttp.")
-    if isinstance(error, FileNotFoundError) and not unreachable:
-        return NotFound(f"no such file: {url}", "open")
-    if isinstance(error, (ImportError, NotImplementedError)):
-        return InvalidArgument(f"{url}: {error}", "open")
-    return None
-
-
-def _persistently(url: str, place: str, call: Callable[[float], Any]) -> Any:
-    """The result of `call(timeout)`, tried again after errors that may pass."""
-    now = _settings
-    pause, why = _FIRST_PAUSE_S, ""
-    for attempt in range(now.attempts):
-        if attempt > 0:
-            time.sleep(pause * random.uniform(0.75, 1.25))
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
-        try:
-            return call(now.timeout)
-        except TimeoutError:
-            why = f"no answer within {now.timeout:g} s"
-        except Error:
-            raise
-        except Exception as error:
-            judged = _judged(error, url, place)
-            if judged is not None:
-                raise judged from None
-            cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-            kind = type(cause).__name__
-            why = str(cause) if isinstance(cause, _Later) else f"{kind}: {cause}".removesuffix(": ")
-    raise System(
-        f"{url}{place}: {now.attempts} attempts failed, the last one: {why}. Is the server "
-        "reachable? penstock.remote_files(timeout=, attempts=) gives it more time",
-        "read",
-    )
-
-
-# ---- the cache -----------------------------------------------------------------------------------
 
 
 def _locked(fd: int, how: int) -> bool:
@@ -405,8 +78,8 @@ class Remote:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files = _Threads(_THREADS, "penstock fetch")
-        self._requests = _Threads(_THREADS, "penstock range")
+        self._files = Threads(_THREADS, "penstock fetch")
+        self._requests = Threads(_THREADS, "penstock range")
         self._known: dict[str, About] = {}
         self._failed: dict[str, tuple[float, Error]] = {}
         self._fetches: dict[str, Job] = {}  # by the path of the copy
@@ -431,8 +104,10 @@ class Remote:
             return job
 
         def find() -> list[str]:
-            fs, name = _opened(url)
-            found = _persistently(url, "", lambda timeout: _call(fs, "glob", name, timeout=timeout))
+            fs, name = opened(url)
+            found = persistently(
+                url, "", lambda timeout: in_time(fs, "glob", name, timeout=timeout)
+            )
             urls = sorted(fs.unstrip_protocol(each) for each in found)
             urls = [each for each in urls if not each.endswith(".penstock-index")]
             with self._lock:
@@ -449,13 +124,13 @@ class Remote:
         """The names in a folder, and whether they are folders; empty: it cannot be listed."""
 
         def call() -> list[tuple[str, bool]]:
-            fs, name = _opened(folder)
+            fs, name = opened(folder)
             begin = name.rstrip("/") + "/"
             try:
-                found = _persistently(
+                found = persistently(
                     folder,
                     "",
-                    lambda timeout: _call(fs, "ls", name, timeout=timeout, detail=True),
+                    lambda timeout: in_time(fs, "ls", name, timeout=timeout, detail=True),
                 )
             except (NotFound, InvalidArgument):
                 return []
@@ -523,7 +198,7 @@ class Remote:
 
     def _copy(self, url: str, identity: Identity) -> str:
         """The path of the copy of a version, fetched if it is not there."""
-        path = os.path.join(_settings.folder(), self._named(url, identity))
+        path = os.path.join(current_settings().folder(), self._named(url, identity))
         if os.path.exists(path):
             return path
         about = self._about(url)
@@ -548,8 +223,8 @@ class Remote:
             return self._known.setdefault(url, about)
 
     def _looked_up(self, url: str) -> About:
-        fs, name = _opened(url)
-        info = _persistently(url, "", lambda timeout: _call(fs, "info", name, timeout=timeout))
+        fs, name = opened(url)
+        info = persistently(url, "", lambda timeout: in_time(fs, "info", name, timeout=timeout))
         if info.get("type") == "directory":
             raise InvalidArgument(f"{url} is a folder, not a file", "open")
         known = {key.lower().replace("-", "").replace("_", ""): key for key in info}
@@ -585,7 +260,7 @@ class Remote:
             except asyncio.TimeoutError:
                 raise TimeoutError from None
 
-        served = bool(_persistently(url, "", call))
+        served = bool(persistently(url, "", call))
         with self._lock:
             self._ranges[url] = served
         return served
@@ -607,7 +282,7 @@ class Remote:
         return name
 
     def _path(self, url: str, about: About) -> str:
-        return os.path.join(_settings.folder(), self._named(url, about.identity(url)))
+        return os.path.join(current_settings().folder(), self._named(url, about.identity(url)))
 
     def _open(self, path: str) -> int | None:
         """Open a copy and lock it for as long as it is open. None: it was removed."""
@@ -739,22 +414,22 @@ class Remote:
             )
 
     def _range(self, url: str, begin: int, size: int) -> bytes:
-        fs, name = _opened(url)
+        fs, name = opened(url)
         place = f", bytes {begin} to {begin + size - 1}"
 
         def call(timeout: float) -> bytes:
-            data = _call(fs, "cat_file", name, timeout=timeout, start=begin, end=begin + size)
+            data = in_time(fs, "cat_file", name, timeout=timeout, start=begin, end=begin + size)
             if len(data) != size:
-                raise _Later(f"{len(data)} bytes came instead of {size}")
+                raise Later(f"{len(data)} bytes came instead of {size}")
             return bytes(data)
 
-        return bytes(_persistently(url, place, call))
+        return bytes(persistently(url, place, call))
 
     def _whole(self, url: str, about: About, part: str) -> None:
         """Fetch a file in one request, because its server sends no parts of it."""
         from fsspec.callbacks import Callback
 
-        fs, name = _opened(url)
+        fs, name = opened(url)
 
         def call(timeout: float) -> None:
             callback = Callback()
@@ -789,17 +464,17 @@ class Remote:
                 raise errors[0]
             size = os.path.getsize(part)
             if about.size is not None and size != about.size:
-                raise _Later(f"{size} bytes came instead of {about.size}")
+                raise Later(f"{size} bytes came instead of {about.size}")
 
-        _persistently(url, "", call)
+        persistently(url, "", call)
 
-    # -- room
+    # -- space
 
     def _make_room(self, folder: str, size: int) -> None:
         """Remove the least recently used copies if the cache would become too large."""
         with self._evicting:
-            if self._room_in != (_settings, folder):
-                self._room, self._room_in = 0, (_settings, folder)
+            if self._room_in != (current_settings(), folder):
+                self._room, self._room_in = 0, (current_settings(), folder)
             self._room -= size
             if self._room >= 0:
                 return
@@ -808,7 +483,7 @@ class Remote:
                 with contextlib.suppress(FileNotFoundError):
                     copies.append((entry.stat().st_mtime_ns, entry.stat().st_size, entry.name))
             used = sum(copy[1] for copy in copies)
-            limit = _settings.limit(used)
+            limit = current_settings().limit(used)
             if used + size > limit:
                 for _, bytes_, name in sorted(copies):
                     if used + size <= limit - limit // 10:  # a tenth, not to do this each time

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import _engine
-from ..base import remote
+from ..base import remote_settings
 from ..base.fork_lock import ForkLock
 from ..errors import InvalidArgument
 from .passes import Passes
@@ -76,7 +76,7 @@ class Chain:
         return self._make(method, arguments, datasets(method, (self,)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._made_again, (self._stages(), remote.settings())
+        return self._made_again, (self._stages(), remote_settings.settings())
 
     # A chain may have more stages than Python's recursion limit: walk it in loops.
 
@@ -101,9 +101,9 @@ class Chain:
 
     @classmethod
     def _made_again(
-        cls, stages: list[tuple[Any, ...]], fetching: remote.Settings | None = None
+        cls, stages: list[tuple[Any, ...]], fetching: remote_settings.Settings | None = None
     ) -> Dataset:
-        remote.use(fetching)
+        remote_settings.use(fetching)
         made: list[Dataset] = []
         for method, arguments, inputs, several in stages:
             of = tuple(made[number] for number in inputs)

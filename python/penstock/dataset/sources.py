@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _engine
-from ..base.ambiguous import refuse_misread
+from ..base.ambiguous import refuse_columns, refuse_misread
 from ..base.arguments import MOST_STREAMS, integer, several
 from ..base.hdf5 import is_hdf5, only_hdf5
 from ..base.nests import leaves_of, mapped
@@ -125,13 +125,22 @@ class Sources(Chain):
 
         ``__getitem__`` may return any value that a function of `map` may return. It is called in
         worker processes, like such a function.
+
+        Raises
+        ------
+        InvalidArgument
+            The source has no ``__len__`` or ``__getitem__``, or is something else: a path, a table,
+            or a tuple or dict of columns, which `arrays` takes.
         """
         refuse_misread(source, "source")
         if is_hdf5(source):
             return of_hdf5(cls, source, "source")
+        if isinstance(source, cls):
+            raise InvalidArgument("this is a Dataset already: use it as it is", "source")
+        refuse_columns(source)
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
             raise InvalidArgument(
-                f"a {type(source).__name__} has no __len__ and __getitem__", "source"
+                f"an object of {type(source).__name__} has no __len__ and __getitem__", "source"
             )
         return cls._make("source_python", (source, len(source), title_of(type(source))))
 

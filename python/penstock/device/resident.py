@@ -19,6 +19,7 @@ from ..base.conventions import Closing, Restorable, shown
 from ..base.nests import leaves_of, mapped
 from ..errors import Closed, InvalidArgument
 from ..loader import Loader
+from ..loader.iterators import BatchIterator
 from .ahead import Ahead
 from .functions import Functions, Rows, same_device
 from .rows import device_rows, host_permuted
@@ -175,7 +176,9 @@ class Resident(Restorable, Closing):
         self._serial += 1
         if self._order.steps() == 0 and end is None:
             raise InvalidArgument(f"there is no batch in {self._title}", "device.resident")
-        return self._batches(self._serial, end, most)
+        batches = self._batches(self._serial, end, most)
+        facts = {"epoch": self._at[0]} if most is None else {"steps": most}
+        return BatchIterator(self, batches, **facts)
 
     def _batches(self, serial: int, end: int | None, most: int | None) -> Iterator[Any]:
         given = 0

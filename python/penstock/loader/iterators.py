@@ -48,7 +48,7 @@ class BatchIterator(Iterator[Any], Closing):
     manager it closes at the end of the block. `Loader.state` has the position.
     """
 
-    def __init__(self, loader: Loader, batches: Iterator[Any], **facts: object) -> None:
+    def __init__(self, loader: Any, batches: Iterator[Any], **facts: object) -> None:
         self._loader = loader
         self._batches = batches
         self._facts = facts

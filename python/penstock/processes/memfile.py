@@ -48,7 +48,7 @@ def write_new(name: str, pickled: bytes, buffers: Sequence[memoryview]) -> tuple
     Raises
     ------
     OutOfMemory
-        The system has no room for it.
+        The system has no space for it.
     """
     offset = _HEADER.size + 16 * len(buffers)
     parts: list[tuple[int, bytes | memoryview]] = [(offset, pickled)]
@@ -71,7 +71,7 @@ def write_new(name: str, pickled: bytes, buffers: Sequence[memoryview]) -> tuple
         os.close(fd)
         if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
             raise OutOfMemory(
-                f"no room for the {offset / 1e6:.0f} MB of {name} in shared memory: {error}",
+                f"no space for the {offset / 1e6:.0f} MB of {name} in shared memory: {error}",
                 "pack",
             ) from error
         raise

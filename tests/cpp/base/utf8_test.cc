@@ -39,8 +39,8 @@ bool plainly(std::string_view text) {
       if ((next & 0xC0) != 0x80) return false;
       number = number << 6 | (next & 0x3F);
     }
-    constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (number < kLeast[bytes] || number > 0x10FFFF || (number >= 0xD800 && number < 0xE000)) {
+    constexpr uint32_t kMin[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (number < kMin[bytes] || number > 0x10FFFF || (number >= 0xD800 && number < 0xE000)) {
       return false;
     }
     at += bytes;

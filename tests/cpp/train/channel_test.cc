@@ -383,7 +383,7 @@ TEST(Channel, a_producer_with_corrupt_words_is_evicted) {
 TEST(Channel, counts_are_right_when_the_rings_have_wrapped_unseen) {
   Channel channel(a_name());
   Producer producer(channel.name());
-  constexpr uint64_t kMost = Ring::kCountMask / 4 * 3;
+  constexpr uint64_t kMax = Ring::kCountMask / 4 * 3;
   for (int round = 0; round < 4; ++round) {
     EXPECT_TRUE(producer.put(an_item(1, round, 3)));
     EXPECT_EQ(channel.get(1).size(), 1u);
@@ -391,13 +391,13 @@ TEST(Channel, counts_are_right_when_the_rings_have_wrapped_unseen) {
     const auto memory = channels_here().at(0);
     for (auto* word : {&memory->words(0).head, &memory->words(0).tail}) {
       const uint64_t at = word->load();
-      word->store((at & ~Ring::kCountMask) | ((at + kMost) & Ring::kCountMask));
+      word->store((at & ~Ring::kCountMask) | ((at + kMax) & Ring::kCountMask));
     }
   }
   const ProducerCounts counts = channel.stats().at(0);
-  EXPECT_EQ(counts.put, 4 * (kMost + 1));
+  EXPECT_EQ(counts.put, 4 * (kMax + 1));
   EXPECT_EQ(counts.got, 4u);
-  EXPECT_EQ(counts.dropped, 4 * kMost);
+  EXPECT_EQ(counts.dropped, 4 * kMax);
 }
 
 TEST(Channel, an_item_of_nothing_is_refused_as_such) {
