@@ -89,6 +89,39 @@ void LoaderWorkers::send_update(uint64_t version, int fd, int64_t worker) {
   }
 }
 
+std::string LoaderWorkers::run_remote(uint32_t place, RemoteConnection& connection) {
+  WithoutGil unlocked;
+  TicketRing& ring = engine_.ring();
+  const auto worker = std::make_shared<RemoteWorker>(ring, engine_.arena(), connection.take());
+  {
+    std::lock_guard lock(remotes_mutex_);
+    remotes_[place] = worker;
+  }
+  supervisor().attach_remote(place, [worker] { worker->cut(); });
+  serve(ring, place, *worker, &engine_.memory());
+  supervisor().remote_ended(place, worker->lost_ticket());
+  std::lock_guard lock(remotes_mutex_);
+  remotes_.erase(place);
+  if (!worker->lost() || ring.closed()) return {};
+  return worker->why().empty() ? "the connection was cut" : worker->why();
+}
+
+std::shared_ptr<RemoteWorker> LoaderWorkers::remote_at(uint32_t place) {
+  std::lock_guard lock(remotes_mutex_);
+  const auto found = remotes_.find(place);
+  return found == remotes_.end() ? nullptr : found->second;
+}
+
+void LoaderWorkers::retire_remote(uint32_t place) {
+  if (const auto worker = remote_at(place)) worker->retire();
+  engine_.ring().sleepers().rouse(place);
+}
+
+void LoaderWorkers::cut_remote(uint32_t place) {
+  if (const auto worker = remote_at(place)) worker->cut();
+  engine_.ring().sleepers().rouse(place);
+}
+
 void LoaderWorkers::throw_fatal() {
   {
     std::lock_guard lock(ended_by_mutex_);

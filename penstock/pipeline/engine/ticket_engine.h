@@ -37,6 +37,7 @@ struct EngineSettings {
   // Not 0: workers of the caller's own make samples and write each row into its batch; a granule
   // has this many rows.
   uint32_t granule_rows = 0;
+  bool whole_batches = false;  // a ticket is a whole batch: some workers are on other hosts
   bool supervised = true;  // workers may die, or be abandoned
 };
 

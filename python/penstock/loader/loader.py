@@ -16,8 +16,10 @@ from ..base.arguments import flag, integer
 from ..base.conventions import Closing, Restorable, shown
 from ..base.element_spec import spec_of_value, with_open_rows
 from ..errors import Closed, InvalidArgument
+from ..remote.places import split_workers
 from .epochs import Epochs
 from .iterators import BatchIterator, LoaderIterator
+from .options import Workers
 from .progress import LossLog, check_bar, with_bar
 from .settings import check_worker_init, settings_of
 from .source import source_info
@@ -49,7 +51,9 @@ class Loader(Restorable, Closing):
     workers : int, optional
         0: batches are made in line, when they are requested. n: by n threads, or processes. None:
         one worker for each core that this process may use. Workers that add no throughput are
-        parked, except threads with a `timeout`.
+        parked, except threads with a `timeout`. `penstock.remote.workers` or
+        `penstock.ray.workers`: processes on other hosts. A list of them and a number
+        (``[2, remote]``): with so many processes of this host.
     use_multiprocessing : bool, optional
         Processes instead of threads. Arrays, and a Dataset without a Python function, are always
         run by native threads. None: processes for a Dataset with a Python function, otherwise
@@ -119,7 +123,7 @@ class Loader(Restorable, Closing):
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
-        workers: int | None = None,
+        workers: Workers = None,
         use_multiprocessing: bool | None = None,
         start_method: str = "spawn",
         max_queue_size: int | None = None,
@@ -174,7 +178,10 @@ class Loader(Restorable, Closing):
             "plan": info.plan,  # a worker process builds its own plan
         }
         self._core = _engine.Core(core_settings)
-        self._pool = WorkerPool(self._core, info, collate, self._settings, self._mode, start_method)
+        remote = split_workers(workers)[1]
+        self._pool = WorkerPool(
+            self._core, info, collate, self._settings, self._mode, start_method, remote
+        )
         self._epochs = Epochs(self._core, self._pool, info, self._mode)
         self._finalizer = weakref.finalize(self, self._pool.running.close)
         self._lock = threading.RLock()
