@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -13,7 +14,7 @@
 // order: that is checked before the connection is made. docs/formats/remote.md has the layout.
 namespace penstock {
 
-enum class RemoteKind : uint32_t { kTicket = 1, kResult = 2, kCall = 3 };
+enum class RemoteKind : uint32_t { kTicket = 1, kResult = 2 };
 
 // A call that must not be tried again, as RingSupervisor::poison takes it.
 struct RemotePoisoned {
@@ -31,9 +32,7 @@ struct RemoteTicket {
   uint64_t epoch = 0, base = 0, step = 0, version = 0;
   uint32_t rows = 0, begin = 0, end = 0, stream = 0;
   uint32_t rows_together = 0;
-  uint32_t tells_calls = 0;  // 1: a RemoteCall comes before each call of user code
   uint32_t poisoned = 0;
-  uint32_t reserved = 0;
 };
 
 // From the service: the result, as the head. The layout of the batch follows in the head. The body:
@@ -50,13 +49,13 @@ struct RemoteResult {
   uint64_t samples = 0, errors = 0, retried = 0, busy_ns = 0;  // counted for this ticket
 };
 
-// From the service, if the ticket tells_calls: user code is called.
-struct RemoteCall {
-  static constexpr RemoteKind kKind = RemoteKind::kCall;
-  RemoteKind kind = kKind;
-  uint32_t reserved = 0;
-  uint64_t call = 0;  // Call::word
+// What a worker's process is doing, in a file in memory that the process shares with its server. If
+// it dies, the server tells the consumer which of its tickets was run, and by which call.
+struct RemoteStatus {
+  std::atomic<uint64_t> running;  // the ticket's place in the consumer's ring, + 1; 0: none
+  std::atomic<uint64_t> call;     // Call::word
 };
+static_assert(sizeof(RemoteStatus) == 16);
 
 template <class Message>
 std::span<const std::byte> bytes_of_message(const Message& message) {

@@ -1,7 +1,9 @@
 #include "penstock/workers/remote_service.h"
 
-#include <algorithm>
+#include <sys/mman.h>
+
 #include <array>
+#include <cerrno>
 #include <optional>
 #include <utility>
 
@@ -28,12 +30,41 @@ class Awake {
   TicketRunner& runner_;
 };
 
+// A ticket's turn, noted in the status while it lasts.
+class Running {
+ public:
+  Running(RemoteTurn& turn, uint32_t worker) : lock_(turn.mutex()), status_(turn.status()) {
+    status_.call.store(0, std::memory_order_relaxed);
+    status_.running.store(uint64_t{worker} + 1, std::memory_order_release);
+  }
+  ~Running() { status_.running.store(0, std::memory_order_release); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  const Slot::CallListener& listener() const { return listener_; }
+
+ private:
+  std::lock_guard<std::mutex> lock_;
+  RemoteStatus& status_;
+  const Slot::CallListener listener_ = [this](const Call& call) {
+    status_.call.store(call.word(), std::memory_order_relaxed);
+  };
+};
+
 [[noreturn]] void refuse(const char* why) { throw Error(Code::kDataLoss, "remote worker", why); }
 
 }  // namespace
 
+RemoteTurn::RemoteTurn(int status) {
+  void* at = mmap(nullptr, sizeof(RemoteStatus), PROT_READ | PROT_WRITE, MAP_SHARED, status, 0);
+  if (at == MAP_FAILED) throw Error::from_errno(errno, "remote worker", "map its status");
+  status_ = static_cast<RemoteStatus*>(at);
+}
+
+RemoteTurn::~RemoteTurn() { munmap(status_, sizeof(RemoteStatus)); }
+
 RemoteService::RemoteService(std::unique_ptr<net::Connection> connection, const Shape& shape,
-                             std::mutex& turn)
+                             RemoteTurn& turn)
     : connection_(std::move(connection)),
       ring_(TicketRing::create(
           {.entries = 1, .granules = 1, .workers = shape.workers, .rows = shape.rows}, false)),
@@ -86,7 +117,7 @@ void RemoteService::run(const RemoteTicket& ticket, std::span<const std::byte> b
   RemoteResult result;
   TicketRing::Claim claim;
   {
-    const std::lock_guard turn(turn_);
+    const Running running(turn_, ticket.worker);
     const uint64_t begin = now_ns();
     if (!RingWorker(*ring_, ticket.worker).claim_of(seq, claim)) {
       throw Error(Code::kInternal, "remote worker", "a ticket that was posted is not open");
@@ -101,14 +132,9 @@ void RemoteService::run(const RemoteTicket& ticket, std::span<const std::byte> b
     WorkerCounters& counters = ring_->place(ticket.worker).counters;
     const uint64_t samples = counters.samples.get(), errors = counters.errors.get();
     const uint64_t retried = ring_->consumer().retried.get();
-    const Slot::CallListener tell = [this](const Call& call) {
-      RemoteCall message;
-      message.call = call.word();
-      connection_->send(bytes_of_message(message));
-    };
     Slot slot(*ring_, claim, &memory_, runner);
     slot.read_ticket();
-    if (ticket.tells_calls != 0) slot.tell(tell);
+    slot.tell(running.listener());
     const Awake awake(runner);
     runner.catch_up();
     run_slot(runner, slot);

@@ -21,11 +21,28 @@ struct Parcel {
   std::vector<std::span<const std::byte>> tail;  // gaps between its parts included
 };
 
+// The turn to run a ticket, which the services of a process share: one ticket is run at a time,
+// while the results of others are sent. Any thread.
+class RemoteTurn {
+ public:
+  // `status`: a file that can hold a RemoteStatus. Error kSystem.
+  explicit RemoteTurn(int status);
+  ~RemoteTurn();
+  RemoteTurn(const RemoteTurn&) = delete;
+  RemoteTurn& operator=(const RemoteTurn&) = delete;
+
+  std::mutex& mutex() { return mutex_; }
+  RemoteStatus& status() { return *status_; }  // for the thread that holds the mutex
+
+ private:
+  std::mutex mutex_;
+  RemoteStatus* status_;
+};
+
 // Serves the tickets of one connection, for a RemoteWorker on the consumer's host. Each ticket is
 // posted in a ring of its own with one entry, and run as by any other worker.
 //
-// One thread. The services of a process share `turn`: one ticket is run at a time, while the
-// results of others are sent.
+// One thread.
 class RemoteService {
  public:
   struct Shape {
@@ -33,7 +50,7 @@ class RemoteService {
     uint32_t rows = 1;     // of a ticket, at most
   };
   // `turn` outlives it.
-  RemoteService(std::unique_ptr<net::Connection> connection, const Shape& shape, std::mutex& turn);
+  RemoteService(std::unique_ptr<net::Connection> connection, const Shape& shape, RemoteTurn& turn);
   ~RemoteService();
 
   TicketRing& ring() { return *ring_; }
@@ -51,7 +68,7 @@ class RemoteService {
   Allocator arena_;
   LocalMemory memory_;
   RingConsumer consumer_;
-  std::mutex& turn_;
+  RemoteTurn& turn_;
   const uint32_t rows_;
 };
 

@@ -61,12 +61,8 @@ void RemoteWorker::send(const Ticket& ticket, Slot& slot) {
   head.end = ticket.end;
   head.stream = ticket.stream;
   head.rows_together = ticket.rows_together ? 1 : 0;
-  // The call in hand is needed only if the ticket is lost once more. So calls are told only of
-  // tickets that were lost before.
-  head.tells_calls = slot.claim().losses > 0 ? 1 : 0;
   std::vector<RemotePoisoned> poisoned;
   if (slot.any_poisoned()) {
-    head.tells_calls = 1;
     const uint32_t count = slot.claim().task->poisoned.load(std::memory_order_acquire);
     for (const Poisoned& each : ring_.poisoned_of(slot.claim()).first(count)) {
       const uint64_t ending = each.ending.load(std::memory_order_relaxed);
@@ -84,27 +80,17 @@ void RemoteWorker::send(const Ticket& ticket, Slot& slot) {
 }
 
 void RemoteWorker::receive(Slot& slot) {
-  for (;;) {
-    const auto message = on_connection([&] { return connection_->receive(kForEver); });
-    if (!message) throw ConnectionEnded("the other host has ended the connection");
-    const std::span<const std::byte> head(message->head);
-    RemoteKind kind{};
-    if (head.size() >= sizeof(kind)) std::memcpy(&kind, head.data(), sizeof(kind));
-    if (kind == RemoteKind::kCall) {
-      const auto call = on_connection([&] { return message_in<RemoteCall>(head); });
-      slot.progress(Call::of(call.call));  // if the ticket was taken away, its result is dropped
-      continue;
-    }
-    const auto result = on_connection([&] { return message_in<RemoteResult>(head); });
-    const uint64_t lead =
-        result.tail_bytes == 0 ? result.tree_bytes : (result.tree_bytes + 63) / 64 * 64;
-    uint64_t sum;
-    if (__builtin_add_overflow(result.batch_bytes, lead, &sum) ||
-        __builtin_add_overflow(sum, result.tail_bytes, &sum) || sum != message->body_bytes) {
-      throw ConnectionEnded("a result whose sizes do not add up");
-    }
-    return take_result(result, head.subspan(sizeof(result)), slot);
+  const auto message = on_connection([&] { return connection_->receive(kForEver); });
+  if (!message) throw ConnectionEnded("the other host has ended the connection");
+  const std::span<const std::byte> head(message->head);
+  const auto result = on_connection([&] { return message_in<RemoteResult>(head); });
+  uint64_t bytes = result.tree_bytes;
+  if (result.tail_bytes != 0) bytes = (bytes + 63) / 64 * 64;
+  if (__builtin_add_overflow(bytes, result.batch_bytes, &bytes) ||
+      __builtin_add_overflow(bytes, result.tail_bytes, &bytes) || bytes != message->body_bytes) {
+    throw ConnectionEnded("a result whose sizes do not add up");
   }
+  take_result(result, head.subspan(sizeof(result)), slot);
 }
 
 void RemoteWorker::take_result(const RemoteResult& result, std::span<const std::byte> layout,

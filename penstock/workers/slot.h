@@ -76,7 +76,7 @@ class Slot {
     return true;
   }
   // `listener` is called with every call that begins from now on; it outlives the slot. For a
-  // worker whose supervisor is on another host. May throw.
+  // worker whose supervisor is on another host.
   using CallListener = std::function<void(const Call&)>;
   void tell(const CallListener& listener) { listener_ = &listener; }
   Call in_hand() const {

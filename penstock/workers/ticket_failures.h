@@ -67,7 +67,9 @@ class TicketFailures {
   RingSupervisor lane_of(const TicketRing::Claim& claim) {
     return RingSupervisor(ring_.lane(claim.lane));
   }
-  bool is_raised(const Call& call) const { return policy_.raise || call.what == kCollating; }
+  bool is_raised(const Call& call) const {
+    return policy_.raise || call.what == kCollating || call.what == kUnknownCall;
+  }
   void give_up(const TicketRing::Claim& claim, const Call& call, ResultKind kind);
   void fail(const TicketRing::Claim& claim, const Call& call, ResultKind kind);
 

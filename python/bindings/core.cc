@@ -335,6 +335,8 @@ void bind_core(nb::module_& m) {
       .def("send_update", of_workers(&LoaderWorkers::send_update))
       .def("run_remote", of_workers(&LoaderWorkers::run_remote), nb::arg("place"),
            nb::arg("connection"))
+      .def("end_remote", of_workers(&LoaderWorkers::end_remote), nb::arg("place"),
+           nb::arg("charged"), nb::arg("call"))
       .def("retire_remote", of_workers(&LoaderWorkers::retire_remote))
       .def("cut_remote", of_workers(&LoaderWorkers::cut_remote))
       .def("stats", [](Core& core) { return core.statistics().stats(); })

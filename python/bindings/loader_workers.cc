@@ -1,5 +1,7 @@
 #include "loader_workers.h"
 
+#include <nanobind/stl/string.h>
+
 #include "penstock/base/os.h"
 #include "python_worker.h"
 
@@ -89,21 +91,31 @@ void LoaderWorkers::send_update(uint64_t version, int fd, int64_t worker) {
   }
 }
 
-std::string LoaderWorkers::run_remote(uint32_t place, RemoteConnection& connection) {
-  WithoutGil unlocked;
+nb::tuple LoaderWorkers::run_remote(uint32_t place, RemoteConnection& connection) {
   TicketRing& ring = engine_.ring();
   const auto worker = std::make_shared<RemoteWorker>(ring, engine_.arena(), connection.take());
   {
+    WithoutGil unlocked;
+    {
+      std::lock_guard lock(remotes_mutex_);
+      remotes_[place] = worker;
+    }
+    supervisor().attach_remote(place, [worker] { worker->cut(); });
+    serve(ring, place, *worker, &engine_.memory());
     std::lock_guard lock(remotes_mutex_);
-    remotes_[place] = worker;
+    remotes_.erase(place);
   }
-  supervisor().attach_remote(place, [worker] { worker->cut(); });
-  serve(ring, place, *worker, &engine_.memory());
-  supervisor().remote_ended(place, worker->lost_ticket());
-  std::lock_guard lock(remotes_mutex_);
-  remotes_.erase(place);
-  if (!worker->lost() || ring.closed()) return {};
-  return worker->why().empty() ? "the connection was cut" : worker->why();
+  std::string why;
+  if (worker->lost() && !ring.closed()) {
+    why = worker->why().empty() ? "the connection was cut" : worker->why();
+  }
+  return nb::make_tuple(why, worker->lost_ticket());
+}
+
+void LoaderWorkers::end_remote(uint32_t place, bool charged, uint64_t call) {
+  WithoutGil unlocked;
+  engine_.ring().place(place).in_hand.store(call, std::memory_order_relaxed);
+  supervisor().remote_ended(place, charged);
 }
 
 std::shared_ptr<RemoteWorker> LoaderWorkers::remote_at(uint32_t place) {

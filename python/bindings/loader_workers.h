@@ -54,8 +54,11 @@ class LoaderWorkers {
   void send_update(uint64_t version, int fd, int64_t worker);
 
   // Remote workers: one of Python's threads runs tickets on another host until the connection or
-  // the Loader ends, or retire_remote(). Returns why the connection ended; empty: it did not.
-  std::string run_remote(uint32_t place, RemoteConnection& connection);
+  // the Loader ends, or retire_remote(). Returns why the connection ended (empty: it did not), and
+  // whether the other host had a ticket then. Call end_remote() next; `charged`: that ticket was
+  // being run; `call`: the Call::word that ended the worker.
+  nanobind::tuple run_remote(uint32_t place, RemoteConnection& connection);
+  void end_remote(uint32_t place, bool charged, uint64_t call);
   // Of a place that runs no remote worker: nothing. retire: after the ticket in hand; cut: at once.
   void retire_remote(uint32_t place);
   void cut_remote(uint32_t place);

@@ -5,7 +5,6 @@
 
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,11 +29,6 @@ namespace {
 
 using net::Connection;
 using net::Listener;
-
-// One ticket at a time in a process, whatever connection it came by.
-struct Turn {
-  std::mutex mutex;
-};
 
 std::span<const std::byte> bytes_of(const nb::bytes& from) {
   return {static_cast<const std::byte*>(from.data()), from.size()};
@@ -84,24 +78,23 @@ std::unique_ptr<RemoteConnection> accept(Listener& listener, std::optional<doubl
 
 // Serves one connection of a worker process for another host, after Python has unpacked the data
 // set. `link`: to the process that started this one, for updates of the data set.
-void serve_remote_samples(RemoteConnection& connection, Turn& turn, int link, nb::dict s,
+void serve_remote_samples(RemoteConnection& connection, RemoteTurn& turn, int link, nb::dict s,
                           nb::object source, nb::object collate, nb::object update) {
   SampleSettings samples = sample_settings_of(s);
   samples.rekey_globals = true;
   samples.version = setting<uint64_t>(s, "version");
   RemoteService service(connection.take(),
-                        {setting<uint32_t>(s, "places"), setting<uint32_t>(s, "most_rows")},
-                        turn.mutex);
+                        {setting<uint32_t>(s, "places"), setting<uint32_t>(s, "most_rows")}, turn);
   PythonWorker python(samples, source.ptr(), collate.ptr(), update.ptr(), service.ring(),
                       {.link = link, .remote = true});
   service.serve(python);
 }
 
 // The same for a Dataset.
-void serve_remote_chain(RemoteConnection& connection, Turn& turn, nb::dict s,
+void serve_remote_chain(RemoteConnection& connection, RemoteTurn& turn, nb::dict s,
                         const BuiltPlan& built) {
   RemoteService service(connection.take(), {setting<uint32_t>(s, "places"), built.plan->max_rows()},
-                        turn.mutex);
+                        turn);
   rekey_globals_for_elements();
   WorkerCounters uncounted{};
   Packets packets(service.ring(), uncounted);
@@ -156,8 +149,8 @@ void bind_remote(nb::module_& m) {
       .def_prop_ro("closed", &Listener::closed)
       .def("accept", &accept, nb::arg("timeout").none() = nb::none())
       .def("close", &Listener::close);
-  nb::class_<Turn>(m, "RemoteTurn", "One ticket at a time in a worker process. Internal.")
-      .def(nb::init<>());
+  nb::class_<RemoteTurn>(m, "RemoteTurn", "One ticket at a time in a worker process. Internal.")
+      .def(nb::init<int>(), nb::arg("status"));
   m.def("remote_connect", &connect, nb::arg("address"), nb::arg("secret"), nb::arg("timeout"));
   m.def("serve_remote_samples", &serve_remote_samples, nb::arg("connection"), nb::arg("turn"),
         nb::arg("link"), nb::arg("settings"), nb::arg("source"), nb::arg("collate").none(),
@@ -169,6 +162,8 @@ void bind_remote(nb::module_& m) {
     WithoutGil unlocked;
     return link_send(link, {LinkMessage::kUpdate, 0, version, 0}, {}, descriptor);
   });
+  m.attr("REMOTE_STATUS_BYTES") = sizeof(RemoteStatus);
+  m.attr("UNKNOWN_CALL") = Call{0, kUnknownCall}.word();
   m.def("report_address", [](int link, const std::string& address) {
     link_send(link, {LinkMessage::kAddress, 0, 0, address.size()},
               std::as_bytes(std::span(address)));

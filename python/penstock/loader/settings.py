@@ -55,7 +55,9 @@ def settings_of(
         "batch_size", 1 if batch_size is None else batch_size, 1, MOST_ROWS, operation="Loader"
     )
     workers, remote = split_workers(workers)
-    remote_places = sum(each.count for each in remote) * IN_FLIGHT
+    # A ticket that waits in another host for its turn must not time out.
+    in_flight = IN_FLIGHT if timeout is None else 1
+    remote_places = sum(each.count for each in remote) * in_flight
     tune_workers, tune_queue = workers is None and not remote, False
     workers = (
         _engine.usable_cores()
@@ -66,8 +68,8 @@ def settings_of(
     queue = integer("max_queue_size", queue, 1, MOST_QUEUED, operation="Loader")
     if workers + remote_places > _engine.MAX_WORKERS:
         raise InvalidArgument(
-            f"workers is {workers + remote_places // IN_FLIGHT}; {_engine.MAX_WORKERS} at most, "
-            f"of which a remote one counts as {IN_FLIGHT}",
+            f"workers is {workers + remote_places // in_flight}; {_engine.MAX_WORKERS} at most, "
+            f"and a remote one counts as {in_flight}",
             "Loader",
         )
     one_of("on_error", on_error, ("raise", "skip", "replace"), "Loader")
@@ -97,6 +99,8 @@ def settings_of(
                 "Loader",
             )
         workers = min(workers, info.streams)  # a stream has one owner
+    if remote:
+        _check_remote(info, use_multiprocessing)
     if info.kind == "chain":
         given = shard if shard == "auto" else (rank, world)
         check_options(batch_size, shuffle, drop_last, collate, given, on_error)
@@ -109,7 +113,6 @@ def settings_of(
     if workers and native:
         mode = "threads"
     if remote:
-        _check_remote(info, use_multiprocessing)
         mode = "processes"
         if info.kind == "columns":
             info.kind = "map"  # its rows, one by one
@@ -142,6 +145,7 @@ def settings_of(
         "world": world,
         "workers": workers + remote_places,
         "remote_places": remote_places,
+        "in_flight": in_flight,
         "places": places,
         "streams": info.streams,
         "queue": queue,

@@ -35,7 +35,7 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
         _engine.report_failure(link, pack_exception(error, f"remote worker {index}, starting"))
         sys.exit(1)
     restore_stderr()
-    turn = _engine.RemoteTurn()
+    turn = _engine.RemoteTurn(fds["status"])
     update = DatasetUpdates(link, info.hooked, settings["version"], settings["length"])
 
     def serve(connection: Any) -> None:

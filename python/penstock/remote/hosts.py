@@ -1,7 +1,7 @@
 """A Loader's remote workers: the connections to their hosts, and the threads that use them.
 
 One thread per host keeps its connection (`_Host`). One thread per place of the engine's ring runs
-tickets on a worker that has a free connection. A worker has `IN_FLIGHT` of them.
+tickets on a worker that has a free connection. A worker has ``in_flight`` of them (a setting).
 
 States of a host::
 
@@ -27,10 +27,12 @@ from typing import Any
 from .. import _engine, errors
 from ..errors import Closed, Error, WorkerLost
 from . import messages
-from .places import IN_FLIGHT, Host, RemoteWorkers
+from .places import Host, RemoteWorkers
 
 LOG = logging.getLogger("penstock")
 _CONNECT_S = 5.0
+# A host that is there says within this time how a worker ended.
+_VERDICT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 # With no other worker, a Loader waits so long for the first host to answer, or another one.
 PATIENCE_S = 60.0
@@ -42,6 +44,11 @@ class _Worker:
         self.number = number
         self.address = address
         self.places: set[int] = set()  # of the ring, that use it
+        # Once it ended: the ticket that was run, by its place + 1 (0: none), and the call; -1, as
+        # long as the host has not said so.
+        self.running = -1
+        self.call = 0
+        self.host_gone = False
 
 
 class _Host:
@@ -54,7 +61,8 @@ class _Host:
         self.connection: Any = None
         self.secret = b""
         self.leaving = False
-        self.workers: dict[int, _Worker] = {}
+        self.workers: dict[int, _Worker] = {}  # that get tickets
+        self.all_workers: dict[int, _Worker] = {}  # that have not ended
 
     def run(self) -> None:
         """Keep a connection to the host until the Loader closes. A thread of its own."""
@@ -80,7 +88,7 @@ class _Host:
             if kind == "worker":
                 self.owner.came(self, int(message["worker"]), f"{name}:{int(message['port'])}")
             elif kind == "ended":
-                self.owner.ended(self, int(message["worker"]), str(message["how"]))
+                self.owner.ended(self, message)
             elif kind == "leaving":
                 self.owner.leave(self)
             elif kind == "failed":
@@ -170,12 +178,31 @@ class Hosts:
                 connection = _engine.remote_connect(
                     worker.address, worker.host.secret, _CONNECT_S
                 )
-                why = self._core.run_remote(place, connection)
+                why, had_ticket = self._core.run_remote(place, connection)
+                charged, call = False, 0
+                if why and had_ticket:
+                    charged, call = self._verdict(worker, place)
+                self._core.end_remote(place, charged, call)
             except Error as error:  # the worker ended meanwhile
                 why = str(error)
             except Exception as error:
                 self.fail(error)
             self._give_back(worker, place, why)
+
+    def _verdict(self, worker: _Worker, place: int) -> tuple[bool, int]:
+        """Whether the ticket of a lost connection counts as lost by it, and the call in hand.
+
+        It counts if the worker's process ended while it ran the ticket. A ticket that waited there
+        for its turn does not.
+        """
+        with self._changed:
+            self._send(worker.host, do="replace", worker=worker.number)  # unless it has ended
+            self._changed.wait_for(
+                lambda: self.closed or worker.running >= 0 or worker.host_gone, _VERDICT_S
+            )
+            if worker.running >= 0:
+                return worker.running == place + 1, worker.call
+            return True, _engine.UNKNOWN_CALL
 
     def _take(self, place: int) -> _Worker | None:
         with self._changed:
@@ -250,15 +277,19 @@ class Hosts:
     def came(self, host: _Host, number: int, address: str) -> None:
         with self._changed:
             worker = host.workers[number] = _Worker(host, number, address)
+            host.all_workers[number] = worker
             if not host.leaving:
-                self._free += [worker] * IN_FLIGHT
+                self._free += [worker] * self._settings["in_flight"]
                 self._changed.notify_all()
 
-    def ended(self, host: _Host, number: int, how: str) -> None:
+    def ended(self, host: _Host, message: dict[str, Any]) -> None:
+        number, how = int(message["worker"]), str(message["how"])
         with self._changed:
-            worker = host.workers.get(number)
+            worker = host.all_workers.pop(number, None)
             if worker is not None:
+                worker.running, worker.call = int(message["running"]), int(message["call"])
                 self._forget(worker)
+                self._changed.notify_all()
         LOG.warning("a worker of %s on %s %s: replaced", self._title, host.host.title, how)
         self._core.count_restart()
 
@@ -280,9 +311,12 @@ class Hosts:
                 return
             host.connection.close()
             host.connection = None
-            workers = list(host.workers.values())
+            workers = list(host.all_workers.values())
             for worker in workers:
+                worker.host_gone = True
                 self._forget(worker)
+            host.all_workers.clear()
+            self._changed.notify_all()
             if not any(each.workers for each in self._hosts):
                 self._lonely_since = time.monotonic()
             orderly = self.closed or host.leaving

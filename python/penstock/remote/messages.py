@@ -20,7 +20,8 @@ do          fields                                            bytes
 ==========  ================================================  =================================
 refused     why
 worker      worker, port                                      (it can be connected to)
-ended       worker, how
+ended       worker, how, running, call                        (the ticket in the place
+                                                              running - 1 was run; 0: none)
 failed      worker                                            a packed exception
 hopeless    how, said
 leaving                                                       (it gets no more tickets)

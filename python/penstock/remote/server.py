@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import threading
-from typing import Any
+from typing import Any, TypeAlias
 
 from .. import _engine
 from ..base.conventions import Closing
@@ -21,6 +22,9 @@ _CHILD = "penstock.remote.child:main"
 _MOST_FALSE_STARTS = 3
 _OPEN_S = 30.0  # for the first message of a connection
 _DRAIN_S = 30.0  # for Loaders to leave a server that drains
+
+
+Buffer: TypeAlias = bytes | memoryview
 
 
 class Server(Closing):
@@ -66,7 +70,7 @@ class Server(Closing):
         self._host = self._listener.address.rpartition(":")[0]
         self._changed = threading.Condition()
         self._sessions: set[_Session] = set()
-        self._stored: dict[str, tuple[bytes, bytes]] = {}
+        self._stored: dict[str, tuple[Buffer, Buffer]] = {}
         self._pid = os.getpid()
         self._thread = threading.Thread(
             target=self._accept, name="penstock remote server", daemon=True
@@ -83,7 +87,7 @@ class Server(Closing):
         """Whether `close` or `drain` was called."""
         return bool(self._listener.closed)
 
-    def store(self, key: str, payload: bytes, files: bytes) -> None:
+    def store(self, key: str, payload: Buffer, files: Buffer) -> None:
         """Keep a data set for a Loader that names its key instead of sending it."""
         self._stored[key] = (payload, files)
 
@@ -156,7 +160,21 @@ class _Worker:
         self.place = place
         self.started: Started | None = None
         self.link = -1
+        self.status = -1  # a file in memory: which ticket it runs
         self.ready = False
+
+    def status_words(self) -> tuple[int, int]:
+        """The place of the ticket that it runs, or ran when it ended, plus 1; and the call."""
+        running, call = struct.unpack("=QQ", os.pread(self.status, 16, 0))
+        return running, call
+
+    def close(self) -> None:
+        if self.started is not None:
+            self.started.close()
+        own_descriptors.discard(self.link)
+        for fd in (self.link, self.status):
+            if fd >= 0:
+                os.close(fd)
 
 
 class _Session:
@@ -166,7 +184,7 @@ class _Session:
     """
 
     def __init__(
-        self, connection: Any, host: str, secret: bytes, stored: dict[str, tuple[bytes, bytes]]
+        self, connection: Any, host: str, secret: bytes, stored: dict[str, tuple[Buffer, Buffer]]
     ) -> None:
         self._connection = connection
         self._host = host
@@ -212,7 +230,7 @@ class _Session:
             payload, files = self._stored[message["key"]]
         else:
             size = int(message["sizes"][0])
-            payload, files = body[:size], body[size:]
+            payload, files = memoryview(body)[:size], memoryview(body)[size:]
         self._payload = _memory_file("penstock-dataset", payload)
         self._files = _memory_file("penstock-files", files)
         self._first = int(message["first"])
@@ -234,15 +252,20 @@ class _Session:
             worker.link, theirs = _engine.link_pair()
             own_descriptors.add(worker.link)
             try:
+                worker.status = _memory_file("penstock-status", bytes(_engine.REMOTE_STATUS_BYTES))
                 worker.started = self._launcher.start(
                     self._first + place,
-                    {"link": theirs, "payload": self._payload, "files": self._files},
+                    {
+                        "link": theirs,
+                        "payload": self._payload,
+                        "files": self._files,
+                        "status": worker.status,
+                    },
                     self._settings,
                     capture=True,
                 )
             except BaseException:
-                own_descriptors.discard(worker.link)
-                os.close(worker.link)
+                worker.close()
                 raise
             finally:
                 os.close(theirs)
@@ -271,12 +294,11 @@ class _Session:
         with self._lock:
             self._workers.pop(worker.number, None)
             last_words = worker.started.said()
-            worker.started.close()
-            own_descriptors.discard(worker.link)
-            os.close(worker.link)
+            running, call = worker.status_words()
+            worker.close()
             if self._closed or failed:
                 return
-        self._tell(do="ended", worker=worker.number, how=how)
+        self._tell(do="ended", worker=worker.number, how=how, running=running, call=call)
         count = 0 if worker.ready else self._false_starts.get(worker.place, 0) + 1
         self._false_starts[worker.place] = count
         if count >= _MOST_FALSE_STARTS:
@@ -331,7 +353,7 @@ class _Session:
             self._updates.clear()
 
 
-def _memory_file(name: str, data: bytes) -> int:
+def _memory_file(name: str, data: Buffer) -> int:
     fd = memory_file(name)
     try:
         view = memoryview(data)
