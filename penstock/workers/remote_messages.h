@@ -10,8 +10,9 @@
 #include "penstock/workers/ticket_ring_layout.h"
 
 // The messages between a RemoteWorker, in the consumer's process, and the RemoteService of a
-// process on another host. Both ends run the same version of penstock on machines of one byte
-// order: that is checked before the connection is made. docs/formats/remote.md has the layout.
+// process on another host, as penstock/net carries them: a head and a body. Both ends run the same
+// version of penstock, which their server checks before (python/penstock/remote/messages.py), on
+// machines of one byte order.
 namespace penstock {
 
 enum class RemoteKind : uint32_t { kTicket = 1, kResult = 2 };

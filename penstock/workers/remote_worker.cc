@@ -87,8 +87,9 @@ void RemoteWorker::receive(Slot& slot) {
   uint64_t bytes = result.tree_bytes;
   if (result.tail_bytes != 0) bytes = (bytes + 63) / 64 * 64;
   if (__builtin_add_overflow(bytes, result.batch_bytes, &bytes) ||
-      __builtin_add_overflow(bytes, result.tail_bytes, &bytes) || bytes != message->body_bytes) {
-    throw ConnectionEnded("a result whose sizes do not add up");
+      __builtin_add_overflow(bytes, result.tail_bytes, &bytes) || bytes != message->body_bytes ||
+      result.result > ResultKind::kBroken) {
+    throw ConnectionEnded("a result that does not add up");
   }
   take_result(result, head.subspan(sizeof(result)), slot);
 }

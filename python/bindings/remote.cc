@@ -45,7 +45,7 @@ void send(RemoteConnection& connection, const nb::bytes& head, const nb::bytes& 
 }
 
 // The head and the body; None: the other end has closed the connection. Error kTimeout.
-nb::object receive(RemoteConnection& connection, std::optional<double> timeout) {
+std::optional<nb::tuple> receive(RemoteConnection& connection, std::optional<double> timeout) {
   std::optional<net::Received> message;
   std::string body;
   {
@@ -56,7 +56,7 @@ nb::object receive(RemoteConnection& connection, std::optional<double> timeout) 
       connection.get().receive_body(std::as_writable_bytes(std::span(body)));
     }
   }
-  if (!message) return nb::none();
+  if (!message) return std::nullopt;
   return nb::make_tuple(nb::bytes(message->head.data(), message->head.size()),
                         nb::bytes(body.data(), body.size()));
 }
@@ -107,7 +107,7 @@ void serve_remote_chain(RemoteConnection& connection, RemoteTurn& turn, nb::dict
 }
 
 // The next message of a worker process: (kind, bytes); None: the process has ended.
-nb::object link_next(int link) {
+std::optional<nb::tuple> link_next(int link) {
   LinkHeader header;
   os::Fd descriptor;
   std::string bytes;
@@ -120,7 +120,7 @@ nb::object link_next(int link) {
       there = link_read(link, std::as_writable_bytes(std::span(bytes)));
     }
   }
-  if (!there) return nb::none();
+  if (!there) return std::nullopt;
   const char* kind = header.message == LinkMessage::kAddress  ? "address"
                      : header.message == LinkMessage::kFailed ? "failed"
                                                               : "other";

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import penstock
 
 pytest.importorskip("ray")
 
-import ray
 
 import ray_cluster
 from contract import assert_same
@@ -110,9 +109,10 @@ def test_a_node_that_dies_loses_no_batch_and_one_that_joins_is_used(cluster: Any
 def test_arguments_are_checked(cluster: Any) -> None:
     with pytest.raises(penstock.InvalidArgument, match="num_cpus"):
         penstock.ray.workers(2, num_cpus=-1)
-    with penstock.Loader(Samples(), batch_size=2, workers=penstock.ray.workers(1, num_cpus=99)) as feed:
-        with pytest.raises(penstock.InvalidArgument, match="no node of Ray's cluster has 99"):
-            next(iter(feed))
+    with penstock.Loader(
+        Samples(), batch_size=2, workers=penstock.ray.workers(1, num_cpus=99)
+    ) as feed, pytest.raises(penstock.InvalidArgument, match="no node of Ray's cluster has 99"):
+        next(iter(feed))
 
 
 def test_the_example_runs(cluster: Any) -> None:

@@ -74,7 +74,9 @@ SOURCES: list[tuple[str, Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("source", "options"), [each[1:] for each in SOURCES], ids=[e[0] for e in SOURCES])
+@pytest.mark.parametrize(
+    ("source", "options"), [each[1:] for each in SOURCES], ids=[e[0] for e in SOURCES]
+)
 @pytest.mark.parametrize("mixed", [False, True], ids=["remote", "mixed"])
 def test_batches_are_those_of_a_loader_in_line(server, source, options, mixed):
     with penstock.Loader(source(), workers=0, **options) as alone:
@@ -114,9 +116,7 @@ def test_local_and_remote_workers_share_the_work(server):
 
 def test_a_loader_continues_where_a_state_was_taken(server):
     def loader(workers: Any) -> penstock.Loader:
-        return penstock.Loader(
-            Samples(), batch_size=4, shuffle=True, seed=2, workers=workers
-        )
+        return penstock.Loader(Samples(), batch_size=4, shuffle=True, seed=2, workers=workers)
 
     with loader(0) as alone:
         wanted = list(alone)
@@ -274,7 +274,9 @@ def test_a_server_may_come_late():
             wait_until(late.worker_pids)
             seen += list(batches)
             assert right(seen, 60)
-            wait_until(lambda: list(feed) and sum(w["tickets"] for w in feed.stats()["workers"][1:]))
+            wait_until(
+                lambda: list(feed) and sum(w["tickets"] for w in feed.stats()["workers"][1:])
+            )
 
 
 # ---- the end -------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ struct EngineSettings {
   // has this many rows.
   uint32_t granule_rows = 0;
   bool whole_batches = false;  // a ticket is a whole batch: some workers are on other hosts
-  bool supervised = true;  // workers may die, or be abandoned
+  bool supervised = true;      // workers may die, or be abandoned
 };
 
 // Runs tickets of any source with any kind of workers. Owns the ring, the memory, the scheduler,

@@ -132,7 +132,8 @@ class _RayWorkers(RemoteWorkers):
         room = int(max(processors, default=0) // self._num_cpus)
         if room == 0:
             raise InvalidArgument(
-                f"no node of Ray's cluster has {self._num_cpus:g} processors for a worker", _OPERATION
+                f"no node of Ray's cluster has {self._num_cpus:g} processors for a worker",
+                _OPERATION,
             )
         return min(share, room)
 

@@ -28,7 +28,9 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
             plan = info.source._native.build_with(
                 settings["on_error"] == "skip", fds["files"], None
             )
-        listener = _engine.RemoteListener(f"{settings['host']}:0", bytes.fromhex(settings["secret"]))
+        listener = _engine.RemoteListener(
+            f"{settings['host']}:0", bytes.fromhex(settings["secret"])
+        )
     except BaseException as error:
         from ..errors import pack_exception
 

@@ -21,7 +21,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from .. import _engine, errors
@@ -175,9 +174,7 @@ class Hosts:
         while (worker := self._take(place)) is not None:
             why = ""
             try:
-                connection = _engine.remote_connect(
-                    worker.address, worker.host.secret, _CONNECT_S
-                )
+                connection = _engine.remote_connect(worker.address, worker.host.secret, _CONNECT_S)
                 why, had_ticket = self._core.run_remote(place, connection)
                 charged, call = False, 0
                 if why and had_ticket:
@@ -372,5 +369,3 @@ class Hosts:
         for spec, hosts in self._opened:
             with contextlib.suppress(Exception):
                 spec.close(hosts)
-
-
