@@ -285,7 +285,7 @@ void Supervisor::close(int64_t grace_ns) {
     os::signal_event(alarm_.get());
     uint64_t until = now_ns() + static_cast<uint64_t>(std::max<int64_t>(grace_ns, 0));
     for (Process& p : processes_) {
-      if (p.cut) p.cut();
+      if (const auto cut = std::exchange(p.cut, nullptr)) cut();
     }
     for (Process& p : processes_) {
       if (!p.pidfd) continue;

@@ -61,7 +61,7 @@ class Supervisor {
   void send_update_to(uint32_t worker, uint64_t version, int descriptor);
 
   // A remote worker begins in this place. `cut` closes its connection; any thread may call it,
-  // until remote_ended() has returned.
+  // until remote_ended() or close() has returned.
   void attach_remote(uint32_t worker, std::function<void()> cut);
   // The connection of the remote worker ended: its tickets are open again when this returns.
   // `charged`: it counts as a loss of each. Called by the worker's own thread, outside of a ticket.

@@ -1,4 +1,4 @@
-"""penstock.ray.workers on a cluster of two nodes: batches from elsewhere, actors and nodes killed."""
+"""penstock.ray.workers on a cluster of two nodes; actors and nodes are killed."""
 
 from __future__ import annotations
 
@@ -109,9 +109,12 @@ def test_a_node_that_dies_loses_no_batch_and_one_that_joins_is_used(cluster: Any
 def test_arguments_are_checked(cluster: Any) -> None:
     with pytest.raises(penstock.InvalidArgument, match="num_cpus"):
         penstock.ray.workers(2, num_cpus=-1)
-    with penstock.Loader(
-        Samples(), batch_size=2, workers=penstock.ray.workers(1, num_cpus=99)
-    ) as feed, pytest.raises(penstock.InvalidArgument, match="no node of Ray's cluster has 99"):
+    with (
+        penstock.Loader(
+            Samples(), batch_size=2, workers=penstock.ray.workers(1, num_cpus=99)
+        ) as feed,
+        pytest.raises(penstock.InvalidArgument, match="no node of Ray's cluster has 99"),
+    ):
         next(iter(feed))
 
 

@@ -29,6 +29,7 @@ from loader_datasets import (
 from remote_servers import SECRET, ServerProcess
 
 pytestmark = pytest.mark.timeout(60)
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +75,22 @@ SOURCES: list[tuple[str, Any, dict[str, Any]]] = [
 ]
 
 
+QUICK = ("remote samples", "remote columns", "remote functions", "mixed odd", "mixed chain")
+
+
+def marked(name: str, *values: Any) -> Any:
+    """A parameter set, for the slow tests unless its name is in QUICK."""
+    return pytest.param(*values, id=name, marks=() if name in QUICK else SLOW)
+
+
 @pytest.mark.parametrize(
-    ("source", "options"), [each[1:] for each in SOURCES], ids=[e[0] for e in SOURCES]
+    ("mixed", "source", "options"),
+    [
+        marked(f"{kind} {name}", kind == "mixed", *rest)
+        for kind in ("remote", "mixed")
+        for name, *rest in SOURCES
+    ],
 )
-@pytest.mark.parametrize("mixed", [False, True], ids=["remote", "mixed"])
 def test_batches_are_those_of_a_loader_in_line(server, source, options, mixed):
     with penstock.Loader(source(), workers=0, **options) as alone:
         wanted = [list(alone) for _ in range(2)]
@@ -104,14 +117,19 @@ def test_remote_workers_do_the_work(server):
     with penstock.Loader(Slow(30, 300, 0.01), workers=server.workers()) as feed:
         assert right(list(feed), 30)
         did = [worker["tickets"] for worker in feed.stats()["workers"]]
-    assert sum(did) >= 30 and sum(each > 2 for each in did) >= 2
+    assert sum(did) >= 30
+    assert sum(each > 2 for each in did) >= 2
 
 
 def test_local_and_remote_workers_share_the_work(server):
-    with penstock.Loader(Slow(80, 300, 0.01), workers=[1, server.workers(1)]) as feed:
-        next(iter(feed))  # all are there
-        wait_until(lambda: len([w for w in feed.stats()["workers"] if w["tickets"]]) == 3)
-        assert right(list(feed), 80)
+    with penstock.Loader(Slow(40, 300, 0.01), workers=[1, server.workers(1)]) as feed:
+
+        def both() -> bool:
+            assert right(list(feed), 40)
+            local, *remote = (worker["tickets"] for worker in feed.stats()["workers"])
+            return local > 0 and sum(remote) > 0
+
+        wait_until(both, "tickets of both")
 
 
 def test_a_loader_continues_where_a_state_was_taken(server):
@@ -162,10 +180,12 @@ def test_an_exception_comes_at_its_place_with_the_remote_traceback(server):
         with pytest.raises(Trouble) as raised:
             for batch in feed:
                 seen.append(batch[1])
-        assert seen == list(range(7)) and raised.value.index == 7
+        assert seen == list(range(7))
+        assert raised.value.index == 7
         cause = raised.value.__cause__
         assert isinstance(cause, penstock.WorkerTraceback)
-        assert "in __getitem__" in str(cause) and "index 7" in str(cause)
+        assert "in __getitem__" in str(cause)
+        assert "index 7" in str(cause)
 
 
 @pytest.mark.parametrize("policy", ["skip", "replace"])
@@ -187,8 +207,14 @@ def test_exceptions_are_tried_again_there(server):
 # ---- deaths --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("when", ["before", "after", "sending"])
-@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize(
+    ("batch_size", "when"),
+    [
+        pytest.param(size, when, marks=() if (size, when) == (4, "before") else SLOW)
+        for size in (None, 4)
+        for when in ("before", "after", "sending")
+    ],
+)
 def test_a_dead_worker_process_loses_no_batch(server, batch_size, when, tmp_path):
     source = Deadly(tmp_path, {0, 7, 13, 19}, when)
     with penstock.Loader(source, batch_size=batch_size, workers=server.workers()) as feed:
@@ -200,9 +226,9 @@ def test_a_dead_worker_process_loses_no_batch(server, batch_size, when, tmp_path
 
 def test_the_third_loss_of_a_ticket_is_an_error_that_names_the_sample(server, tmp_path):
     source = Deadly(tmp_path, {6}, times=9)
-    with penstock.Loader(source, batch_size=4, workers=server.workers(1)) as feed:
-        with pytest.raises(penstock.WorkerLost, match="index 6"):
-            list(feed)
+    feed = penstock.Loader(source, batch_size=4, workers=server.workers(1))
+    with feed, pytest.raises(penstock.WorkerLost, match="index 6"):
+        list(feed)
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -236,6 +262,7 @@ def test_a_worker_that_hangs_is_replaced(server, tmp_path):
         assert feed.stats()["timeouts"] == 1
 
 
+@SLOW
 def test_a_server_that_is_killed_and_started_again_loses_no_batch():
     with ServerProcess() as first, ServerProcess() as other:
         workers = penstock.remote.workers([first.address, other.address], 2, secret=SECRET)
@@ -250,6 +277,7 @@ def test_a_server_that_is_killed_and_started_again_loses_no_batch():
             assert right(seen, 200)
 
 
+@SLOW
 def test_a_server_that_drains_finishes_its_tickets():
     with ServerProcess() as one, ServerProcess() as other:
         workers = penstock.remote.workers([one.address, other.address], 2, secret=SECRET)
@@ -263,6 +291,7 @@ def test_a_server_that_drains_finishes_its_tickets():
             assert feed.stats()["reissued"] == 0
 
 
+@SLOW
 def test_a_server_may_come_late():
     with ServerProcess() as probe:
         address = probe.address
@@ -316,7 +345,12 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [("exit", 0), ("interrupt", -signal.SIGINT), ("die", -signal.SIGKILL)]
+    ("how", "code"),
+    [
+        pytest.param("exit", 0, marks=SLOW),
+        ("interrupt", -signal.SIGINT),
+        pytest.param("die", -signal.SIGKILL, marks=SLOW),
+    ],
 )
 def test_the_end_of_the_program_ends_the_workers(server, tmp_path, how, code):
     found, _, error = run(tmp_path, SCRIPT, server.address, how)
@@ -378,14 +412,14 @@ def die_early(_: int) -> None:
 
 
 def test_workers_that_die_at_the_start_end_the_loader(server):
-    with penstock.Loader(Items(), workers=server.workers(1), worker_init=die_early) as feed:
-        with pytest.raises(penstock.WorkerLost, match="exited with 3"):
-            next(iter(feed))
+    feed = penstock.Loader(Items(), workers=server.workers(1), worker_init=die_early)
+    with feed, pytest.raises(penstock.WorkerLost, match="exited with 3"):
+        next(iter(feed))
 
 
 def test_another_secret_is_refused_and_named(server, monkeypatch):
     monkeypatch.setattr("penstock.remote.hosts.PATIENCE_S", 0.5)
     workers = penstock.remote.workers(server.address, 1, secret=b"another secret of ours")
-    with penstock.Loader(Items(), workers=workers) as feed:
-        with pytest.raises(penstock.WorkerLost, match=r"(?s)could be reached.*secret"):
-            next(iter(feed))
+    feed = penstock.Loader(Items(), workers=workers)
+    with feed, pytest.raises(penstock.WorkerLost, match=r"(?s)could be reached.*secret"):
+        next(iter(feed))

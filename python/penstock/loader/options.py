@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from ..remote.places import RemoteWorkers
 
-Workers: TypeAlias = int | None | RemoteWorkers | Sequence[int | RemoteWorkers]
+Workers: TypeAlias = int | RemoteWorkers | Sequence[int | RemoteWorkers] | None
 
 
 class WorkerOptions(TypedDict, total=False):

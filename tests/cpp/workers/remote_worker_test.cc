@@ -73,7 +73,8 @@ struct RemoteWorld {
     supervisor.attach_remote(1, [this] { worker->cut(); });
   }
   ~RemoteWorld() {
-    worker->cut();
+    supervisor.close(0);  // cuts the worker
+    worker->cut();        // if the supervisor does not know it any more
     serving.join();
   }
 
