@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -414,6 +415,25 @@ def die_early(_: int) -> None:
 def test_workers_that_die_at_the_start_end_the_loader(server):
     feed = penstock.Loader(Items(), workers=server.workers(1), worker_init=die_early)
     with feed, pytest.raises(penstock.WorkerLost, match="exited with 3"):
+        next(iter(feed))
+
+
+class Counted(Items):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = multiprocessing.Value("i", 0)
+
+
+def test_what_processes_of_one_host_share_is_refused(server):
+    feed = penstock.Loader(Counted(), workers=server.workers(1))
+    with feed, pytest.raises(penstock.InvalidArgument, match="Counted has memory, locks"):
+        next(iter(feed))
+
+
+def test_another_version_is_refused_and_named(server, monkeypatch):
+    monkeypatch.setattr(penstock, "__version__", "0.0.0", raising=False)
+    feed = penstock.Loader(Items(), workers=server.workers(1))
+    with feed, pytest.raises(penstock.InvalidArgument, match=r"and the Loader 0\.0\.0: install"):
         next(iter(feed))
 
 

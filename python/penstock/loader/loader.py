@@ -16,7 +16,6 @@ from ..base.arguments import flag, integer
 from ..base.conventions import Closing, Restorable, shown
 from ..base.element_spec import spec_of_value, with_open_rows
 from ..errors import Closed, InvalidArgument
-from ..remote.places import split_workers
 from .epochs import Epochs
 from .iterators import BatchIterator, LoaderIterator
 from .options import Workers
@@ -48,16 +47,14 @@ class Loader(Restorable, Closing):
         The seed of the shuffle and of `penstock.rng`.
     drop_last : bool
         Leave out a last batch that is not full.
-    workers : int, optional
+    workers : int, RemoteWorkers, or list of these, optional
         0: batches are made in line, when they are requested. n: by n threads, or processes. None:
-        one worker for each core that this process may use. Workers that add no throughput are
-        parked, except threads with a `timeout`. `penstock.remote.workers` or
-        `penstock.ray.workers`: processes on other hosts. A list of them and a number
-        (``[2, remote]``): with so many processes of this host.
+        one for each core that this process may use. Workers that add no throughput are parked,
+        except threads with a `timeout`. `penstock.ray.workers` or `penstock.remote.workers`:
+        processes on other hosts; ``[2, remote]``: and two of this host.
     use_multiprocessing : bool, optional
         Processes instead of threads. Arrays, and a Dataset without a Python function, are always
-        run by native threads. None: processes for a Dataset with a Python function, otherwise
-        threads.
+        run by native threads. None: only for a Dataset with a Python function.
     start_method : {"spawn", "forkserver", "fork"}
     max_queue_size : int, optional
         Batches that may be made and not yet taken, besides one in each worker. A Dataset's own
@@ -80,8 +77,7 @@ class Loader(Restorable, Closing):
         Show a progress bar (tqdm) for an epoch, or for `steps`.
     worker_init : callable, optional
         Called with the worker's number, from 0, in every worker process before its first batch,
-        also in a replacement. With threads it is an error, because they share your process. In
-        line (``workers=0``) it is not called.
+        also in a replacement. With threads it is an error. In line (``workers=0``) it is not called.
     collate : callable, optional
         Makes a batch from a list of samples. By default arrays and numbers are stacked (workers
         write them in place), and other values become a list.
@@ -178,10 +174,7 @@ class Loader(Restorable, Closing):
             "plan": info.plan,  # a worker process builds its own plan
         }
         self._core = _engine.Core(core_settings)
-        remote = split_workers(workers)[1]
-        self._pool = WorkerPool(
-            self._core, info, collate, self._settings, self._mode, start_method, remote
-        )
+        self._pool = WorkerPool(self._core, info, collate, self._settings, self._mode, start_method)
         self._epochs = Epochs(self._core, self._pool, info, self._mode)
         self._finalizer = weakref.finalize(self, self._pool.running.close)
         self._lock = threading.RLock()
@@ -377,7 +370,7 @@ class Loader(Restorable, Closing):
 
     def __repr__(self) -> str:
         facts: dict[str, object] = {"batches": self._length_if_known()}
-        facts |= {"workers": self._settings["workers"], "mode": self._mode}
+        facts |= {"workers": self._settings["shown_workers"], "mode": self._mode}
         if self.closed:
             facts["closed"] = True
         return shown(self, self._info.title, **facts)

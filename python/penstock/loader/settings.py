@@ -55,6 +55,7 @@ def settings_of(
         "batch_size", 1 if batch_size is None else batch_size, 1, MOST_ROWS, operation="Loader"
     )
     workers, remote = split_workers(workers)
+    info.remote = remote
     # A ticket that waits in another host for its turn must not time out.
     in_flight = IN_FLIGHT if timeout is None else 1
     remote_places = sum(each.count for each in remote) * in_flight
@@ -145,6 +146,7 @@ def settings_of(
         "world": world,
         "workers": workers + remote_places,
         "remote_places": remote_places,
+        "shown_workers": workers + remote_places // in_flight,
         "in_flight": in_flight,
         "places": places,
         "streams": info.streams,

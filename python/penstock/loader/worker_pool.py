@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _engine, errors
-from ..remote.places import RemoteWorkers
 from .progress import LOG
 from .source import SourceInfo
 
@@ -111,9 +110,7 @@ class WorkerPool:
         settings: dict[str, Any],
         mode: str,
         start_method: str,
-        remote: list[RemoteWorkers] | None = None,
     ) -> None:
-        self.remote = remote or []
         self.core = core
         self.info = info
         self.collate = collate
@@ -148,7 +145,7 @@ class WorkerPool:
         if self.info.kind == "chain" and workers and self.info.plan.streamed:
             self._start_stream_reader()
         if self.info.kind == "chain" and (
-            self.mode == "inline" or not (self.info.plan.python or self.remote)
+            self.mode == "inline" or not (self.info.plan.python or self.info.remote)
         ):
             self.core.start_plan(workers)
             return
@@ -168,7 +165,7 @@ class WorkerPool:
         for worker in range(local):
             self._start_process(worker)
         self._supervise()
-        if self.remote:
+        if self.info.remote:
             self._start_hosts(range(local, workers))
 
     def _start_hosts(self, places: range) -> None:
@@ -187,7 +184,7 @@ class WorkerPool:
             files = os.pread(fd, os.fstat(fd).st_size, 0)
         self.running.hosts = Hosts(
             self.core,
-            self.remote,
+            self.info.remote,
             places,
             (packed.tobytes(), files),
             {**self.settings, **self._packed_as},

@@ -30,6 +30,7 @@ from .places import Host, RemoteWorkers
 
 LOG = logging.getLogger("penstock")
 _CONNECT_S = 5.0
+_LEAVING_S = 0.1
 # A host that is there says within this time how a worker ended.
 _VERDICT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
@@ -82,7 +83,11 @@ class _Host:
 
     def _listen(self, connection: Any, name: str) -> None:
         while True:
-            message, body = messages.receive(connection)
+            try:
+                message, body = messages.receive(connection, _LEAVING_S if self.leaving else None)
+            except errors.Timeout:
+                self.owner.leave(self)  # again: a place may have begun to use a worker just then
+                continue
             kind = message.get("do")
             if kind == "worker":
                 self.owner.came(self, int(message["worker"]), f"{name}:{int(message['port'])}")
@@ -146,6 +151,8 @@ class Hosts:
         self._lonely_since = time.monotonic()
         self._why = "no host has answered yet"
         self._opened = [(spec, spec.open(self._payload, self._files)) for spec in specs]
+        if all(host.key for _, hosts in self._opened for host in hosts):
+            self._payload = self._files = b""  # the servers have them
         self._hosts: list[_Host] = []
         first = 0
         for _, hosts in self._opened:
@@ -203,7 +210,7 @@ class Hosts:
 
     def _take(self, place: int) -> _Worker | None:
         with self._changed:
-            while not self.closed:
+            while not (self.closed or self._core.closed()):
                 if self._free:
                     worker = self._free.pop(0)
                     worker.places.add(place)
