@@ -77,7 +77,7 @@ class Loader(Restorable, Closing):
         Show a progress bar (tqdm) for an epoch, or for `steps`.
     worker_init : callable, optional
         Called with the worker's number, from 0, in every worker process before its first batch,
-        also in a replacement. With threads it is an error. In line (``workers=0``) it is not called.
+        also in a replacement. With threads it is an error. In line (``workers=0``) it is unused.
     collate : callable, optional
         Makes a batch from a list of samples. By default arrays and numbers are stacked (workers
         write them in place), and other values become a list.
