@@ -41,7 +41,6 @@ void RemoteWorker::run(const Ticket& ticket, Slot& slot) {
     if (ended_.load() || !connection_->idle()) throw ConnectionEnded("the connection was closed");
     send(ticket, slot);
     receive(slot);
-    sent_ = false;
   } catch (const ConnectionEnded& end) {
     why_ = end.what();
     cut();
@@ -82,6 +81,7 @@ void RemoteWorker::send(const Ticket& ticket, Slot& slot) {
 void RemoteWorker::receive(Slot& slot) {
   const auto message = on_connection([&] { return connection_->receive(kForEver); });
   if (!message) throw ConnectionEnded("the other host has ended the connection");
+  sent_ = false;
   const std::span<const std::byte> head(message->head);
   const auto result = on_connection([&] { return message_in<RemoteResult>(head); });
   uint64_t bytes = result.tree_bytes;
