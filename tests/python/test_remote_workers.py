@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -307,6 +310,35 @@ def test_a_server_may_come_late():
             wait_until(
                 lambda: list(feed) and sum(w["tickets"] for w in feed.stats()["workers"][1:])
             )
+
+
+@SLOW
+@pytest.mark.soak
+@pytest.mark.parametrize("cut", [False, True], ids=["processes", "connections"])
+def test_random_kills_lose_no_batch(server, cut):
+    rng = random.Random(5)
+    with penstock.Loader(Slow(300, 3000, 0.004), workers=[1, server.workers(3)]) as feed:
+        ended = threading.Event()
+
+        def kill_some() -> None:
+            while not ended.wait(rng.uniform(0.3, 1.5)):
+                if cut:
+                    feed._core.cut_remote(rng.randrange(1, 7))
+                elif pids := server.worker_pids():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(rng.choice(pids), signal.SIGKILL)
+
+        assert right(list(feed), 300)
+        killing = threading.Thread(target=kill_some)
+        killing.start()
+        try:
+            until = time.monotonic() + 15
+            while time.monotonic() < until:
+                assert right(list(feed), 300)
+        finally:
+            ended.set()
+            killing.join()
+        assert feed.stats()["reissued"] > 0
 
 
 # ---- the end -------------------------------------------------------------------------------------

@@ -18,8 +18,10 @@ from . import messages
 from .places import checked_secret
 
 _CHILD = "penstock.remote.child:main"
-# A process that dies this often in a row before it is ready is not started again.
+# A process that dies this often in a row before it is ready is not started again. More often once
+# one of the Loader's was ready: another process may be killing new ones.
 _MOST_FALSE_STARTS = 3
+_MOST_FALSE_STARTS_LATER = 10
 _OPEN_S = 30.0  # for the first message of a connection
 _DRAIN_S = 30.0  # for Loaders to leave a server that drains
 
@@ -195,6 +197,7 @@ class _Session:
         self._workers: dict[int, _Worker] = {}
         self._next_number = 0
         self._false_starts: dict[int, int] = {}  # by place, in a row
+        self._served = False  # one of its processes was ready
         self._updates: dict[int, int] = {}  # descriptors, by version
         self._launcher = Launcher("spawn", _CHILD)
         self._payload = self._files = -1
@@ -282,7 +285,7 @@ class _Session:
         while (said := _engine.link_next(worker.link)) is not None:
             kind, data = said
             if kind == "address":
-                worker.ready = True
+                worker.ready = self._served = True
                 port = int(data.decode().rpartition(":")[2])
                 self._tell(do="worker", worker=worker.number, port=port)
             elif kind == "failed":
@@ -301,7 +304,7 @@ class _Session:
         self._tell(do="ended", worker=worker.number, how=how, running=running, call=call)
         count = 0 if worker.ready else self._false_starts.get(worker.place, 0) + 1
         self._false_starts[worker.place] = count
-        if count >= _MOST_FALSE_STARTS:
+        if count >= (_MOST_FALSE_STARTS_LATER if self._served else _MOST_FALSE_STARTS):
             self._tell(do="hopeless", how=how, said=last_words)
             return
         with contextlib.suppress(Exception):  # the Loader sees that the worker ended
