@@ -56,6 +56,7 @@ PYTHON = (
     "base",
     "streams",
     "processes",
+    "remote",
     "loader",
     "device",
     "feeds",

@@ -18,9 +18,10 @@ namespace penstock {
 //   - kSpace: an entry needs memory.
 //   - kPayload: `bytes` bytes of a result for task `number` (TicketRing::number_of) follow.
 //   - kFailed: the worker cannot start; an encoded exception follows.
+//   - kAddress: a worker of consumers on other hosts listens; its address follows.
 // The consumer sends:
 //   - kUpdate: the descriptor of the plan's changes; `number` is the new version.
-enum class LinkMessage : uint32_t { kArena, kSpace, kPayload, kFailed, kUpdate };
+enum class LinkMessage : uint32_t { kArena, kSpace, kPayload, kFailed, kUpdate, kAddress };
 
 struct LinkHeader {
   LinkMessage message;

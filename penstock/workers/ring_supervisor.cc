@@ -13,7 +13,7 @@ void RingSupervisor::withdraw_proposal(uint64_t seq, uint32_t worker) {
 
 uint32_t RingSupervisor::reopen(
     uint32_t worker, uint32_t most,
-    const std::function<void(const TicketRing::Claim&)>& fail_after_losses) {
+    const std::function<void(const TicketRing::Claim&)>& fail_after_losses, bool charged) {
   uint32_t count = 0;
   for (uint64_t seq = ring_.oldest(), end = ring_.posted(); seq < end; ++seq) {
     withdraw_proposal(seq, worker);
@@ -32,10 +32,10 @@ uint32_t RingSupervisor::reopen(
         continue;
       }
       ++count;
-      if (claim.losses + 1 >= most) {
+      if (charged && claim.losses + 1 >= most) {
         fail_after_losses(claim);
       } else {
-        reopen_task(claim, claim.losses + 1);
+        reopen_task(claim, claim.losses + (charged ? 1 : 0));
       }
     }
   }

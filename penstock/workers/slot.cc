@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
@@ -146,6 +147,22 @@ bool Slot::finish_object(ResultKind kind, uint64_t payload_bytes, void* object) 
   task.object = reinterpret_cast<uint64_t>(object);
   ring_.finish(claim_);
   return true;
+}
+
+bool Slot::finish_spill(ResultKind kind, uint64_t payload_bytes, std::unique_ptr<Spill> spill) {
+  if (!begin_result()) return false;
+  write_spill(*claim_.task, kind, payload_bytes, std::move(spill));
+  ring_.finish(claim_);
+  return true;
+}
+
+void write_spill(Task& task, ResultKind kind, uint64_t payload_bytes,
+                 std::unique_ptr<Spill> spill) {
+  task.kind = kind;
+  task.bytes = payload_bytes;
+  task.length = sizeof(task.packet) + 1;
+  task.block = {0, spill->size, 0, kSpilled};
+  task.object = reinterpret_cast<uint64_t>(spill.release());
 }
 
 Ticket ticket_of(const TicketRing::Claim& claim) {

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -13,6 +15,14 @@
 namespace penstock {
 
 class TicketRunner;
+
+// A self-contained packet that came over a link or a connection: its bytes in memory of the
+// consumer's process. Task::object points at it; the code that takes the result deletes it.
+struct Spill {
+  std::shared_ptr<std::byte[]> bytes;
+  uint64_t size = 0;
+};
+inline constexpr uint32_t kSpilled = 0xffffffff;  // BlockRef::arena of such a packet
 
 // A worker's view of the ticket that it claimed: the place of the result. One thread. Ends with
 // exactly one finish_*. Each returns false if the ticket was taken away after a timeout; then the
@@ -62,8 +72,13 @@ class Slot {
   bool progress(const Call& call) {
     if (!ring_.holds(claim_)) return false;
     ring_.place(claim_.worker).in_hand.store(call.word(), std::memory_order_relaxed);
+    if (listener_ != nullptr) (*listener_)(call);
     return true;
   }
+  // `listener` is called with every call that begins from now on; it outlives the slot. For a
+  // worker whose supervisor is on another host.
+  using CallListener = std::function<void(const Call&)>;
+  void tell(const CallListener& listener) { listener_ = &listener; }
   Call in_hand() const {
     return Call::of(ring_.place(claim_.worker).in_hand.load(std::memory_order_relaxed));
   }
@@ -93,6 +108,8 @@ class Slot {
                     uint32_t packet_bytes);
   // For workers of the consumer's own process: Task::object carries the result.
   bool finish_object(ResultKind kind, uint64_t payload_bytes, void* object);
+  // For a packet in memory of the consumer's own process.
+  bool finish_spill(ResultKind kind, uint64_t payload_bytes, std::unique_ptr<Spill> spill);
 
   // The ticket's input, in the consumer's arena: a sampler's indices, or a StreamChunk. nullptr:
   // neither; the plan says which elements these are.
@@ -100,7 +117,8 @@ class Slot {
     return ticket_.input_offset != 0 ? memory_->at(ticket_.input_offset) : nullptr;
   }
 
-  // The result goes over the link; the supervisor finishes the ticket when it arrives.
+  // The supervisor finishes the ticket: when the result arrives over the link, or because this
+  // worker lost it.
   void leave_to_supervisor() { finished_ = true; }
 
   bool finished() const { return finished_; }
@@ -117,11 +135,15 @@ class Slot {
   Ticket ticket_;
   BatchMemory* memory_;
   TicketRunner& worker_;
+  const CallListener* listener_ = nullptr;
   bool finished_ = false;
   bool taken_away_ = false;
   bool asked_ = false;  // space for the entry was requested
   uint64_t waited_ns_ = 0;
 };
+
+// Writes a spill as the result of a task in state writing.
+void write_spill(Task& task, ResultKind kind, uint64_t payload_bytes, std::unique_ptr<Spill> spill);
 
 // The ticket of an entry. REQUIRED: the claim still holds the entry; a worker has Slot::ticket().
 Ticket ticket_of(const TicketRing::Claim& claim);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
@@ -56,6 +57,26 @@ void Supervisor::attach(uint32_t worker, os::Fd process, os::Fd link) {
   p.link = std::move(link);
   poller_.add(p.link.get(), worker | kLinkBit);
   poller_.add(p.pidfd.get(), worker);
+}
+
+void Supervisor::attach_remote(uint32_t worker, std::function<void()> cut) {
+  std::lock_guard lock(mutex_);
+  if (closed_.load()) {  // close() does not see this worker any more
+    cut();
+    return;
+  }
+  ring_.place(worker).tickets.store(0, std::memory_order_relaxed);
+  processes_[worker].cut = std::move(cut);
+}
+
+void Supervisor::remote_ended(uint32_t worker, bool charged) {
+  {
+    std::lock_guard lock(mutex_);
+    processes_[worker].cut = nullptr;
+  }
+  std::lock_guard failing(failing_);
+  if (charged) ring_.place(worker).counters.deaths.add();
+  ring_.consumer().reissued.add(failures_.reopen(worker, charged));
 }
 
 void Supervisor::send_update(uint64_t version, int descriptor) {
@@ -114,6 +135,7 @@ Supervisor::Event Supervisor::wait() {
     }
     if (space_pending_) space_pending_ = !serve_all_space_requests();
     if (event.kind != Kind::kNothing) break;
+    std::lock_guard failing(failing_);
     if (const auto abandoned = failures_.check()) {
       event.kind = Kind::kAbandoned;
       event.worker = *abandoned;
@@ -166,6 +188,7 @@ void Supervisor::on_message(uint32_t worker, Event& event) {
       break;
     }
     case LinkMessage::kUpdate:
+    case LinkMessage::kAddress:
       break;
   }
 }
@@ -198,11 +221,8 @@ void Supervisor::receive_spill(uint32_t worker, int link, int process, const Lin
     task.kind = ResultKind::kNoSpace;
     task.length = 0;
   } else {
-    task.kind = static_cast<ResultKind>(header.detail);
-    task.bytes = spill->size;
-    task.length = sizeof(task.packet) + 1;
-    task.block = {0, spill->size, 0, kSpilled};
-    task.object = reinterpret_cast<uint64_t>(spill.release());
+    const uint64_t size = spill->size;
+    write_spill(task, static_cast<ResultKind>(header.detail), size, std::move(spill));
   }
   lane.finish(claim);
 }
@@ -239,11 +259,17 @@ void Supervisor::reap(uint32_t worker, Event& event) {
   event.worker = worker;
   event.tickets = place.tickets.load(std::memory_order_relaxed);
   place.counters.deaths.add();
+  std::lock_guard failing(failing_);
   ring_.consumer().reissued.add(failures_.reopen(worker));
 }
 
+// The thread of a remote worker may still be reading into the batch.
 bool Supervisor::kill(uint32_t worker, bool wait) {
   std::lock_guard lock(mutex_);
+  if (const auto& cut = processes_[worker].cut) {
+    cut();
+    return !wait;
+  }
   const os::Fd& pidfd = processes_[worker].pidfd;
   if (!pidfd) return true;
   os::send_signal(pidfd.get(), SIGKILL);
@@ -258,6 +284,9 @@ void Supervisor::close(int64_t grace_ns) {
     arenas_.close();
     os::signal_event(alarm_.get());
     uint64_t until = now_ns() + static_cast<uint64_t>(std::max<int64_t>(grace_ns, 0));
+    for (Process& p : processes_) {
+      if (const auto cut = std::exchange(p.cut, nullptr)) cut();
+    }
     for (Process& p : processes_) {
       if (!p.pidfd) continue;
       uint64_t now = now_ns();

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,20 +12,12 @@
 #include "penstock/memory/allocator.h"
 #include "penstock/memory/region.h"
 #include "penstock/workers/link.h"
+#include "penstock/workers/slot.h"
 #include "penstock/workers/ticket_failures.h"
 #include "penstock/workers/ticket_ring.h"
 #include "penstock/workers/worker_arenas.h"
 
 namespace penstock {
-
-// A result that came through the link because the worker's arena had no space: the bytes of a
-// self-contained packet, in ordinary memory. Task::object points at it; the code that takes the
-// result deletes it.
-struct Spill {
-  std::unique_ptr<std::byte[]> bytes;
-  uint64_t size = 0;
-};
-inline constexpr uint32_t kSpilled = 0xffffffff;  // BlockRef::arena of such a packet
 
 // Watches over the workers of a ring, in the consumer's process. It notices their deaths (pidfd)
 // and reopens their tickets, ends workers that take too long (TicketFailures), allocates memory for
@@ -38,7 +31,10 @@ inline constexpr uint32_t kSpilled = 0xffffffff;  // BlockRef::arena of such a p
 //   - starting -> failed: it sent kFailed. wait() reports that; a replacement would fail as well.
 //   - running -> died: its pidfd says so. Its tickets are open again.
 //
-// wait() belongs to one thread; attach, send_update, arenas and close may be called from any.
+// A remote worker is a thread of the consumer's process that has a connection to another host
+// (RemoteWorker). It reports the end of its connection itself: remote_ended().
+//
+// wait() belongs to one thread; all others may be called from any.
 class Supervisor {
  public:
   using Policy = TicketFailures::Policy;
@@ -64,6 +60,13 @@ class Supervisor {
   void send_update(uint64_t version, int descriptor);
   void send_update_to(uint32_t worker, uint64_t version, int descriptor);
 
+  // A remote worker begins in this place. `cut` closes its connection; any thread may call it,
+  // until remote_ended() or close() has returned.
+  void attach_remote(uint32_t worker, std::function<void()> cut);
+  // The connection of the remote worker ended: its tickets are open again when this returns.
+  // `charged`: it counts as a loss of each. Called by the worker's own thread, outside of a ticket.
+  void remote_ended(uint32_t worker, bool charged);
+
   // Sleeps until the caller has to do something: see Kind.
   Event wait();
 
@@ -78,6 +81,7 @@ class Supervisor {
   struct Process {
     os::Fd pidfd;
     os::Fd link;
+    std::function<void()> cut;  // of a remote worker
     bool failed = false;
     bool ready = false;
   };
@@ -96,8 +100,8 @@ class Supervisor {
   std::mutex mutex_;    // of processes_
   std::vector<Process> processes_;
   std::atomic<bool> closed_{false};
-  // Used by wait() only:
-  bool space_pending_ = false;
+  bool space_pending_ = false;  // used by wait() only
+  std::mutex failing_;          // of failures_; locked before mutex_
   TicketFailures failures_;
 };
 

@@ -10,13 +10,13 @@ namespace penstock {
 
 // ---- workers that died -------------------------------------------------------------------------
 
-uint32_t TicketFailures::reopen(uint32_t worker) {
+uint32_t TicketFailures::reopen(uint32_t worker, bool charged) {
   uint32_t count = 0;
   for (uint32_t l = 0; l < ring_.lanes(); ++l) {
-    count += RingSupervisor(ring_.lane(l))
-                 .reopen(worker, policy_.max_losses, [this](const TicketRing::Claim& claim) {
-                   give_up(claim, in_hand(claim), ResultKind::kLost);
-                 });
+    const auto lost = [this](const TicketRing::Claim& claim) {
+      give_up(claim, in_hand(claim), ResultKind::kLost);
+    };
+    count += RingSupervisor(ring_.lane(l)).reopen(worker, policy_.max_losses, lost, charged);
   }
   std::erase_if(just_poisoned_,
                 [&](const auto& word) { return Task::worker_of(word.second) == worker; });

@@ -23,7 +23,7 @@ namespace penstock {
 //   - leaving -> done, or open again: the thread left the Write.
 //   - leaving -> done (kTimeout): the thread did not leave it within another timeout.
 //
-// The supervisor's thread.
+// One thread at a time.
 class TicketFailures {
  public:
   struct Policy {
@@ -46,7 +46,8 @@ class TicketFailures {
   // replaced; then call again.
   std::optional<uint32_t> check();
   // The worker is dead: its tickets are opened again, or fail. Returns how many there were.
-  uint32_t reopen(uint32_t worker);
+  // `charged`: it counts as a loss of each of them.
+  uint32_t reopen(uint32_t worker, bool charged = true);
 
  private:
   // An abandoned thread in a Slot::Write. Its task stays writing until the thread stops or a
@@ -66,7 +67,9 @@ class TicketFailures {
   RingSupervisor lane_of(const TicketRing::Claim& claim) {
     return RingSupervisor(ring_.lane(claim.lane));
   }
-  bool is_raised(const Call& call) const { return policy_.raise || call.what == kCollating; }
+  bool is_raised(const Call& call) const {
+    return policy_.raise || call.what == kCollating || call.what == kUnknownCall;
+  }
   void give_up(const TicketRing::Claim& claim, const Call& call, ResultKind kind);
   void fail(const TicketRing::Claim& claim, const Call& call, ResultKind kind);
 

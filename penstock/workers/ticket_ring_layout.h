@@ -58,6 +58,9 @@ struct Call {
 // Call::what of a call that takes all rows up to Call::row (collate). The failing sample cannot be
 // identified, so every policy raises the error.
 inline constexpr uint32_t kCollating = UINT32_MAX - 1;
+// Call::what where it is not known which call ended a worker: its host is gone. Every policy raises
+// the error, here too.
+inline constexpr uint32_t kUnknownCall = UINT32_MAX - 2;
 
 struct alignas(64) Task {
   std::atomic<uint64_t> word;  // seq << 24 | worker << 16 | attempt << 8 | losses << 4 | state

@@ -114,6 +114,15 @@ bool run_claim(TicketRing& ring, const TicketRing::Claim& claim, TicketRunner& r
                BatchMemory* memory, Stopwatch& watch) {
   Slot slot(ring, claim, memory, runner);
   if (!slot.read_ticket()) return false;
+  run_slot(runner, slot);
+  if (slot.withdrawn()) return false;
+  watch.ran(slot.ticket(), claim.granule, slot.waited_ns());
+  return true;
+}
+
+}  // namespace
+
+void run_slot(TicketRunner& runner, Slot& slot) {
   try {
     runner.run(slot.ticket(), slot);
   } catch (const Error& error) {
@@ -135,12 +144,7 @@ bool run_claim(TicketRing& ring, const TicketRing::Claim& claim, TicketRunner& r
       slot.finish_inline(ResultKind::kBroken, 0, bytes_of(packet_of(broken)));
     }
   }
-  if (slot.withdrawn()) return false;
-  watch.ran(slot.ticket(), claim.granule, slot.waited_ns());
-  return true;
 }
-
-}  // namespace
 
 Error error_in(const Task& task) {
   const auto* packet = reinterpret_cast<const char*>(task.packet);
@@ -155,7 +159,7 @@ void serve(TicketRing& ring, uint32_t worker, TicketRunner& runner, BatchMemory*
   Stopwatch watch(place);
   RingWorker end(ring, worker);
   TicketRing::Claim claim;
-  while (!ring.closed()) {
+  while (!ring.closed() && !runner.ended()) {
     if (runner.wanted()) {
       place.waiting_since.store(watch.settle());
       runner.give_way();

@@ -25,13 +25,18 @@ class TicketRunner {
   virtual void give_way() {}
   // Called between tickets, after a sleep, to read messages that came meanwhile.
   virtual void catch_up() {}
+  // Asked between tickets: whether this runner can run no more tickets, so that serve() returns.
+  virtual bool ended() const { return false; }
 };
 
 // The error that ended a ticket. REQUIRED: ResultKind::kBroken.
 Error error_in(const Task& task);
 
-// Claims and runs tickets until the ring closes, or until a ticket was taken away from this worker,
-// whose place then belongs to its replacement.
+// Runs the ticket of a slot that was read (Slot::read_ticket); an Error becomes the slot's result.
+void run_slot(TicketRunner& runner, Slot& slot);
+
+// Claims and runs tickets until the ring closes, the runner has ended, or a ticket was taken away
+// from this worker, whose place then belongs to its replacement.
 void serve(TicketRing& ring, uint32_t worker, TicketRunner& runner, BatchMemory* memory);
 // Runs the open tasks of one entry: the consumer working in line.
 void serve_entry(TicketRing& ring, uint32_t worker, uint64_t seq, TicketRunner& runner,

@@ -42,8 +42,11 @@ class Encoder {
   // `arena`: the worker's own allocator; `number`: the consumer's number for it.
   Encoder(Allocator& arena, uint32_t number, WorkerCounters& counters)
       : arena_(&arena), number_(number), counters_(counters) {}
-  // Without an arena: values that are not small go into the tail, and nothing is pickled.
-  explicit Encoder(WorkerCounters& counters) : counters_(counters) {}
+  // Without an arena, so values that are not small go into the tail. plain: nothing is pickled, and
+  // the tail refers to the arrays until write_tail(). parcel: anything is encoded, and the tail is
+  // valid until the next value is encoded, whatever other code does meanwhile.
+  enum class Tailed { kPlain, kParcel };
+  Encoder(Tailed tailed, WorkerCounters& counters) : tailed_(tailed), counters_(counters) {}
 
   // Encodes `value`, to which the caller has one reference. Arrays without any other reference are
   // handed over and not copied; drop `value` before the packet is sent. False: a Python exception
@@ -60,9 +63,12 @@ class Encoder {
   static uint64_t tail_offset(uint64_t tree) { return (tree + 63) / 64 * 64; }
   uint64_t tail_bytes() const { return tail_bytes_; }
   void write_tail(std::byte* to) const;
+  // The tail in parts, with the gaps between them.
+  std::vector<std::span<const std::byte>> tail_parts() const;
 
  private:
-  bool plain_only() const { return arena_ == nullptr; }
+  bool plain_only() const { return tailed_ == Tailed::kPlain; }
+  bool parcel() const { return tailed_ == Tailed::kParcel; }
   bool node(PyObject* value, bool unique, int depth);
   bool parts(const Parts& parts, int depth);
   bool tensor(PyObject* value, bool unique);
@@ -71,7 +77,8 @@ class Encoder {
   bool pickled(PyObject* value);
   bool class_ref(PyObject* type);
   void place_bytes(const void* data, size_t bytes, CopyReason reason, PyObject* keep);
-  void place_array(PyArrayObject* array, CopyReason reason);
+  // `ours`: no other object refers to the array.
+  void place_array(PyArrayObject* array, CopyReason reason, bool ours);
   void count(size_t n);
   void put(const void* bytes, size_t n);
   template <class T>
@@ -91,6 +98,7 @@ class Encoder {
     const void* data;
     Owned keep;
   };
+  std::optional<Tailed> tailed_;  // nullopt: there is an arena
   Allocator* arena_ = nullptr;
   uint32_t number_ = 0;
   WorkerCounters& counters_;

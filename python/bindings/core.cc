@@ -43,6 +43,7 @@ EngineSettings engine_settings_of(const nb::dict& s) {
   e.pause_at_epochs = setting<bool>(s, "pause");
   e.tune_workers = setting<bool>(s, "tune_workers");
   e.tune_queue = setting<bool>(s, "tune_queue");
+  e.whole_batches = setting<uint32_t>(s, "remote_places") > 0;
   const auto timeout = setting<double>(s, "timeout");
   if (timeout >= 0) e.timeout_ns = static_cast<int64_t>(timeout * 1e9);
   return e;
@@ -332,6 +333,12 @@ void bind_core(nb::module_& m) {
       .def("supervise", of_workers(&LoaderWorkers::supervise))
       .def("attach", of_workers(&LoaderWorkers::attach))
       .def("send_update", of_workers(&LoaderWorkers::send_update))
+      .def("run_remote", of_workers(&LoaderWorkers::run_remote), nb::arg("place"),
+           nb::arg("connection"))
+      .def("end_remote", of_workers(&LoaderWorkers::end_remote), nb::arg("place"),
+           nb::arg("charged"), nb::arg("call"))
+      .def("retire_remote", of_workers(&LoaderWorkers::retire_remote))
+      .def("cut_remote", of_workers(&LoaderWorkers::cut_remote))
       .def("stats", [](Core& core) { return core.statistics().stats(); })
       .def(
           "report_html",

@@ -272,13 +272,20 @@ void bind_build(nb::class_<Dataset>& dataset) {
              return BuiltPlan{build(d, skip), {}, {}};
            })
       // With the files and caches of another plan of this Dataset, in this process or another one:
-      // its files_fd() and cache_fds(). Takes ownership of these descriptors.
-      .def("build_with",
-           [](const Dataset& d, bool skip, int files, const std::vector<int>& caches) {
-             Plan::Given given{os::Fd(files), {}};
-             for (int fd : caches) given.stores.emplace_back(fd);
-             return BuiltPlan{build(d, skip, std::move(given)), {}, {}};
-           });
+      // its files_fd() and cache_fds(). Takes ownership of these descriptors. Without caches, the
+      // plan has caches of its own.
+      .def(
+          "build_with",
+          [](const Dataset& d, bool skip, int files,
+             const std::optional<std::vector<int>>& caches) {
+            Plan::Given given{os::Fd(files), std::nullopt};
+            if (caches) {
+              given.stores.emplace();
+              for (int fd : *caches) given.stores->emplace_back(fd);
+            }
+            return BuiltPlan{build(d, skip, std::move(given)), {}, {}};
+          },
+          nb::arg("skip"), nb::arg("files"), nb::arg("caches").none());
 }
 
 }  // namespace

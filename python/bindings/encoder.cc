@@ -54,6 +54,16 @@ void Encoder::write_tail(std::byte* to) const {
   for (const Tail& part : tail_) std::memcpy(to + part.offset, part.data, part.bytes);
 }
 
+std::vector<std::span<const std::byte>> Encoder::tail_parts() const {
+  static constexpr std::byte kGap[64] = {};
+  std::vector<std::span<const std::byte>> parts;
+  for (const Tail& part : tail_) {
+    parts.push_back({static_cast<const std::byte*>(part.data), part.bytes});
+    parts.push_back({kGap, (64 - part.bytes % 64) % 64});
+  }
+  return parts;
+}
+
 bool Encoder::encode(PyObject* value) {
   tree_.clear();
   tail_.clear();
@@ -211,6 +221,12 @@ bool Encoder::array(PyArrayObject* array, bool unique, bool as_it_lies) {
   size_t bytes = PyArray_NBYTES(array);
   CopyReason reason = CopyReason::kSmall;
   void* block = nullptr;
+  bool ours = false;  // of a parcel
+  if (bytes > kInlineBytes && parcel()) {
+    PyArrayObject* root;
+    ours = owns_its_memory(array, unique, root, reason);
+    as_it_lies = ours && PyArray_IS_F_CONTIGUOUS(array) && !PyArray_IS_C_CONTIGUOUS(array);
+  }
   if (bytes > kInlineBytes && arena_ != nullptr) {
     PyArrayObject* root;
     if (owns_its_memory(array, unique, root, reason)) {
@@ -256,15 +272,17 @@ bool Encoder::array(PyArrayObject* array, bool unique, bool as_it_lies) {
   } else if (as_it_lies) {
     place_bytes(PyArray_DATA(array), bytes, reason, reinterpret_cast<PyObject*>(array));
   } else {
-    place_array(array, reason);
+    place_array(array, reason, ours);
     if (PyErr_Occurred() != nullptr) return false;
   }
   return true;
 }
 
 // Copies an array's elements, in C order, to memory that can be sent.
-void Encoder::place_array(PyArrayObject* array, CopyReason reason) {
-  if (PyArray_IS_C_CONTIGUOUS(array)) {
+void Encoder::place_array(PyArrayObject* array, CopyReason reason, bool ours) {
+  // What others refer to may change before a parcel is sent, so it is copied now.
+  const bool stays = !parcel() || ours || PyArray_NBYTES(array) <= npy_intp{kInlineBytes};
+  if (PyArray_IS_C_CONTIGUOUS(array) && stays) {
     place_bytes(PyArray_DATA(array), PyArray_NBYTES(array), reason,
                 reinterpret_cast<PyObject*>(array));
     return;
@@ -329,6 +347,12 @@ bool Encoder::pickled(PyObject* value) {
     PyObject* view = PyList_GET_ITEM(buffers, i);
     Py_buffer* buffer = PyMemoryView_GET_BUFFER(view);
     payload_ += buffer->len;
+    if (parcel()) {
+      Owned copy(PyBytes_FromStringAndSize(static_cast<const char*>(buffer->buf), buffer->len));
+      if (!copy) return false;
+      place_bytes(PyBytes_AS_STRING(copy.get()), buffer->len, CopyReason::kPickled, copy.get());
+      continue;
+    }
     place_bytes(buffer->buf, buffer->len, CopyReason::kPickled, view);
   }
   return true;

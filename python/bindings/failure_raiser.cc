@@ -51,11 +51,15 @@ void FailureRaiser::raise(Task& task, const Ticket& ticket) {
   } else if (task.kind == ResultKind::kNoSpace) {
     detail = nb::str(reinterpret_cast<const char*>(task.packet), task.length);
   } else {
-    const uint32_t what = python_workers_ ? Call::of(task.in_hand.load()).what : 0;
+    uint32_t what = Call::of(task.in_hand.load()).what;
+    if (!python_workers_ && what != kUnknownCall) what = 0;
     uint32_t first = static_cast<uint32_t>(task.bytes), end = first + 1;
     if (what == kAllAtOnce) {
       call = "__getitems__";
       end = first + ticket.end - ticket.begin;
+    } else if (what == kUnknownCall) {
+      first = 0;
+      end = ticket.end - ticket.begin;
     } else if (what == kCollating) {
       call = "collate";
       first = 0;

@@ -1,5 +1,7 @@
 #include "loader_workers.h"
 
+#include <nanobind/stl/string.h>
+
 #include "penstock/base/os.h"
 #include "python_worker.h"
 
@@ -87,6 +89,49 @@ void LoaderWorkers::send_update(uint64_t version, int fd, int64_t worker) {
   } else {
     supervisor().send_update_to(static_cast<uint32_t>(worker), version, fd);
   }
+}
+
+nb::tuple LoaderWorkers::run_remote(uint32_t place, RemoteConnection& connection) {
+  TicketRing& ring = engine_.ring();
+  const auto worker = std::make_shared<RemoteWorker>(ring, engine_.arena(), connection.take());
+  {
+    WithoutGil unlocked;
+    {
+      std::lock_guard lock(remotes_mutex_);
+      remotes_[place] = worker;
+    }
+    supervisor().attach_remote(place, [worker] { worker->cut(); });
+    serve(ring, place, *worker, &engine_.memory());
+    std::lock_guard lock(remotes_mutex_);
+    remotes_.erase(place);
+  }
+  std::string why;
+  if (worker->lost() && !ring.closed()) {
+    why = worker->why().empty() ? "the connection was cut" : worker->why();
+  }
+  return nb::make_tuple(why, worker->lost_ticket());
+}
+
+void LoaderWorkers::end_remote(uint32_t place, bool charged, uint64_t call) {
+  WithoutGil unlocked;
+  engine_.ring().place(place).in_hand.store(call, std::memory_order_relaxed);
+  supervisor().remote_ended(place, charged);
+}
+
+std::shared_ptr<RemoteWorker> LoaderWorkers::remote_at(uint32_t place) {
+  std::lock_guard lock(remotes_mutex_);
+  const auto found = remotes_.find(place);
+  return found == remotes_.end() ? nullptr : found->second;
+}
+
+void LoaderWorkers::retire_remote(uint32_t place) {
+  if (const auto worker = remote_at(place)) worker->retire();
+  engine_.ring().sleepers().rouse(place);
+}
+
+void LoaderWorkers::cut_remote(uint32_t place) {
+  if (const auto worker = remote_at(place)) worker->cut();
+  engine_.ring().sleepers().rouse(place);
 }
 
 void LoaderWorkers::throw_fatal() {

@@ -4,13 +4,17 @@
 
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "gil.h"
 #include "penstock/pipeline/engine/plan_engine.h"
 #include "penstock/pipeline/engine/worker_pool.h"
+#include "penstock/workers/remote_worker.h"
+#include "remote_connection.h"
 #include "sample_settings.h"
 
 namespace penstock::python {
@@ -49,6 +53,16 @@ class LoaderWorkers {
   void attach(uint32_t worker, int pidfd, int link, int64_t pid);
   void send_update(uint64_t version, int fd, int64_t worker);
 
+  // Remote workers: one of Python's threads runs tickets on another host until the connection or
+  // the Loader ends, or retire_remote(). Returns why the connection ended (empty: it did not), and
+  // whether the other host had a ticket then. Call end_remote() next; `charged`: that ticket was
+  // being run; `call`: the Call::word that ended the worker.
+  nanobind::tuple run_remote(uint32_t place, RemoteConnection& connection);
+  void end_remote(uint32_t place, bool charged, uint64_t call);
+  // Of a place that runs no remote worker: nothing. retire: after the ticket in hand; cut: at once.
+  void retire_remote(uint32_t place);
+  void cut_remote(uint32_t place);
+
   // The consumer's side of the workers' GIL.
   GilHandover& handover() { return handover_; }
 
@@ -65,6 +79,7 @@ class LoaderWorkers {
 
  private:
   Supervisor& supervisor() { return *engine_.supervisor(); }
+  std::shared_ptr<RemoteWorker> remote_at(uint32_t place);
 
   PlanEngine& engine_;
   const SampleSettings& settings_;
@@ -72,6 +87,8 @@ class LoaderWorkers {
   GilHandover handover_;
   std::unique_ptr<WorkerPool> natives_;  // the engine's threads that run tickets
   std::thread stream_thread_;            // the engine's thread that reads the stream
+  std::mutex remotes_mutex_;
+  std::map<uint32_t, std::shared_ptr<RemoteWorker>> remotes_;  // by place
   std::mutex ended_by_mutex_;
   std::exception_ptr ended_by_;  // the error that ended stream_thread_
 };

@@ -50,6 +50,7 @@ NB_MODULE(_engine, m) {
   penstock::python::bind_elements(m);
   penstock::python::bind_feeds(m);
   penstock::python::bind_serve(m);
+  penstock::python::bind_remote(m);
   penstock::python::bind_permutation(m);
   penstock::python::bind_remote_files(m);
   penstock::python::bind_survey(m);

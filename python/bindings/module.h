@@ -32,6 +32,9 @@ void bind_feeds(nanobind::module_& m);
 // What worker processes call: serving tickets, and the link to the consumer's process.
 void bind_serve(nanobind::module_& m);
 
+// Workers on other hosts: their connections, and what their processes call.
+void bind_remote(nanobind::module_& m);
+
 // The order of a shuffled epoch, for use without a Loader.
 void bind_permutation(nanobind::module_& m);
 

@@ -16,16 +16,22 @@ void Packets::send(Slot& slot, ResultKind kind, uint64_t bytes) {
       slot.finish_inline(kind, bytes, tree);
       return;
     }
-    if (void* block = arena_.allocate(tree.size())) {
+    void* block = arena_ == nullptr ? nullptr : arena_->allocate(tree.size());
+    if (block != nullptr) {
       std::memcpy(block, tree.data(), tree.size());
-      auto ref = arena_.share(block);
-      arena_.release(block);
+      auto ref = arena_->share(block);
+      arena_->release(block);
       if (ref) {
         slot.finish_block(kind, bytes, {ref->offset, ref->bytes, ref->generation, number_},
                           static_cast<uint32_t>(tree.size()));
         return;
       }
     }
+  }
+  if (arena_ == nullptr) {
+    parcel_ = {tree, encoder_.tail_parts()};
+    slot.finish_object(kind, bytes, &parcel_);
+    return;
   }
   // No space in the arena: the consumer's supervisor reads the bytes into ordinary memory and
   // finishes the ticket.

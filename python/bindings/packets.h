@@ -4,17 +4,22 @@
 
 #include "codec.h"
 #include "penstock/memory/allocator.h"
+#include "penstock/workers/remote_service.h"
 #include "penstock/workers/ticket_runner.h"
 
 namespace penstock::python {
 
 // Hands over the values of a worker process, encoded: in the task, in a block of the worker's
-// arena, or, if neither has space, over the link. One thread, with the GIL.
+// arena, or, if neither has space, over the link. On another host: in the task, or as a Parcel. One
+// thread, with the GIL.
 class Packets {
  public:
+  // On another host than the consumer: results are sent by a RemoteService.
+  Packets(TicketRing& ring, WorkerCounters& counters)
+      : ring_(ring), encoder_(Encoder::Tailed::kParcel, counters) {}
   // `number`: the arena's number (LinkMessage::kArena). All arguments outlive this.
   Packets(Allocator& arena, uint32_t number, int link, TicketRing& ring, WorkerCounters& counters)
-      : arena_(arena),
+      : arena_(&arena),
         number_(number),
         link_(link),
         ring_(ring),
@@ -27,11 +32,12 @@ class Packets {
   void send(Slot& slot, ResultKind kind, uint64_t bytes);
 
  private:
-  Allocator& arena_;
-  uint32_t number_;
-  int link_;
+  Allocator* arena_ = nullptr;  // null: on another host
+  uint32_t number_ = 0;
+  int link_ = -1;
   TicketRing& ring_;
   Encoder encoder_;
+  Parcel parcel_;
 };
 
 }  // namespace penstock::python

@@ -6,7 +6,7 @@ namespace penstock::python {
 
 bool ResultOutlet::hand_over(Slot& slot, ResultKind kind, Owned value, uint64_t more_bytes) {
   if (!value) return false;
-  if (target_.arena != nullptr) return pack(slot, kind, std::move(value), more_bytes);
+  if (target_.packed()) return pack(slot, kind, std::move(value), more_bytes);
   Owned own(detach(value.release(), slot.counters(), more_bytes));
   if (!own) return false;
   give(slot, kind, std::move(own), more_bytes);
@@ -16,7 +16,7 @@ bool ResultOutlet::hand_over(Slot& slot, ResultKind kind, Owned value, uint64_t 
 void ResultOutlet::fail(Slot& slot, FailurePlace place) {
   Owned exception = exception_in_flight();
   place.worker = slot.claim().worker;
-  const bool packed = target_.arena != nullptr;
+  const bool packed = target_.packed();
   Owned value = packed ? packed_failed_result(exception.get(), slot.ticket(), place)
                        : failed_result(exception.get(), place);
   exception = Owned();
@@ -36,7 +36,9 @@ void ResultOutlet::give(Slot& slot, ResultKind kind, Owned object, uint64_t byte
 }
 
 bool ResultOutlet::pack(Slot& slot, ResultKind kind, Owned value, uint64_t more_bytes) {
-  if (packets_ == nullptr) {
+  if (packets_ == nullptr && target_.remote) {
+    packets_ = std::make_unique<Packets>(ring_, slot.counters());
+  } else if (packets_ == nullptr) {
     packets_ = std::make_unique<Packets>(*target_.arena, target_.number, target_.link, ring_,
                                          slot.counters());
   }

@@ -15,9 +15,11 @@ namespace penstock::python {
 class ResultOutlet {
  public:
   struct Target {
-    Allocator* arena = nullptr;  // of a worker process; null: objects
+    Allocator* arena = nullptr;  // of a worker process on the consumer's host
     uint32_t number = 0;
     int link = -1;
+    bool remote = false;                                        // a worker process on another host
+    bool packed() const { return arena != nullptr || remote; }  // otherwise: objects
   };
   // All arguments outlive this.
   ResultOutlet(const Target& target, TicketRing& ring, WorkerTimes& times)

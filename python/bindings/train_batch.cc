@@ -42,7 +42,7 @@ class Memory {
 // was written. None: the batch needs a pickle.
 std::optional<uint64_t> write_batch(nb::handle batch, nb::handle memory) {
   WorkerCounters uncounted{};
-  Encoder encoder(uncounted);
+  Encoder encoder(Encoder::Tailed::kPlain, uncounted);
   if (!encoder.encode(batch.ptr())) {
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     return std::nullopt;

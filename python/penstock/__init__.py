@@ -48,6 +48,7 @@ __all__ = [
     "parse_sequence_example",
     "ragged",
     "ray",
+    "remote",
     "remote_files",
     "rng",
     "select",
@@ -58,7 +59,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from . import device, errors, image, jax, keras, ray, torch, train
+    from . import device, errors, image, jax, keras, ray, remote, torch, train
     from ._engine import Permutation, rng
     from .base.element_spec import TensorSpec
     from .base.ragged import Ragged, ragged
@@ -114,7 +115,7 @@ _HOMES = {
     "threadsafe": "streams",
     "write": "writers",
 }
-_MODULES = ("device", "errors", "image", "jax", "keras", "ray", "torch", "train")
+_MODULES = ("device", "errors", "image", "jax", "keras", "ray", "remote", "torch", "train")
 
 
 def __getattr__(name: str) -> Any:

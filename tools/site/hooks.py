@@ -33,6 +33,7 @@ MODULES = {
     "penstock.keras": "python/penstock/keras/__init__.py",
     "penstock.jax": "python/penstock/jax/__init__.py",
     "penstock.ray": "python/penstock/ray/__init__.py",
+    "penstock.remote": "python/penstock/remote/__init__.py",
     "penstock.errors": "python/penstock/errors.py",
 }
 # Names with a page of their own.

@@ -44,7 +44,7 @@ TicketEngine::Needs PlanEngine::needs_of(const Plan& plan, const EngineSettings&
   const bool streams = plan.stream() != nullptr;
   Needs needs;
   needs.rows = plan.max_rows();
-  needs.granule_rows = settings.granule_rows;
+  needs.granule_rows = settings.whole_batches ? plan.max_rows() : settings.granule_rows;
   needs.lanes = ParallelMaps::lanes_for(plan.parallel_maps().size(), settings.workers);
   // Without workers, a stream or a sampler is asked only for the batch that is needed now.
   needs.describe_in_poll_only = settings.workers == 0 && (streams || plan.listed());

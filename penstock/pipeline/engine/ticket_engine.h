@@ -37,7 +37,8 @@ struct EngineSettings {
   // Not 0: workers of the caller's own make samples and write each row into its batch; a granule
   // has this many rows.
   uint32_t granule_rows = 0;
-  bool supervised = true;  // workers may die, or be abandoned
+  bool whole_batches = false;  // a ticket is a whole batch: some workers are on other hosts
+  bool supervised = true;      // workers may die, or be abandoned
 };
 
 // Runs tickets of any source with any kind of workers. Owns the ring, the memory, the scheduler,

@@ -108,7 +108,7 @@ const std::shared_ptr<FilePool>& Builder::pool() {
   return pool_;
 }
 
-void Builder::give(std::vector<FoundFilesRef> found, std::vector<os::Fd> stores) {
+void Builder::give(std::vector<FoundFilesRef> found, std::optional<std::vector<os::Fd>> stores) {
   given_ = {std::move(found), std::move(stores)};
 }
 
@@ -119,11 +119,11 @@ FoundFilesRef Builder::next_found() {
 }
 
 void Builder::add_cache(std::shared_ptr<SharedStore> store) {
-  if (given_) {
+  if (given_ && given_->stores) {
     std::vector<os::Fd> its;
     while (its.size() < store->fd_count()) {
-      if (given_->next_store == given_->stores.size()) refuse_given();
-      its.push_back(std::move(given_->stores[given_->next_store++]));
+      if (given_->next_store == given_->stores->size()) refuse_given();
+      its.push_back(std::move((*given_->stores)[given_->next_store++]));
     }
     store->attach(std::move(its));
   }

@@ -79,8 +79,9 @@ class Builder {
   void add_found(FoundFilesRef found) { found_.push_back(std::move(found)); }
   const std::vector<FoundFilesRef>& found() const { return found_; }
   // Sets the files and stores of another build of the same nodes: each source takes the next files,
-  // and the stores are attached.
-  void give(std::vector<FoundFilesRef> found, std::vector<os::Fd> stores = {});
+  // and the stores are attached. nullopt: the stores are this build's own.
+  void give(std::vector<FoundFilesRef> found,
+            std::optional<std::vector<os::Fd>> stores = std::vector<os::Fd>());
   bool given() const { return given_.has_value(); }
   // nullptr: nothing was given, so the source looks for files. Error kInternal: there are more
   // sources than were given.
@@ -116,7 +117,7 @@ class Builder {
   std::vector<FoundFilesRef> found_;
   struct Given {
     std::vector<FoundFilesRef> found;
-    std::vector<os::Fd> stores;
+    std::optional<std::vector<os::Fd>> stores;
     size_t next = 0, next_store = 0;
   };
   std::optional<Given> given_;

@@ -24,8 +24,9 @@ class Plan {
  public:
   // For a worker's process: files and stores of the consumer's plan of the same nodes.
   struct Given {
-    os::Fd files;                // files_for_workers()
-    std::vector<os::Fd> stores;  // those of caches(), in order
+    os::Fd files;  // files_for_workers()
+    // Those of caches(), in order. nullopt: the process has its own, because it is on another host.
+    std::optional<std::vector<os::Fd>> stores;
   };
   // Errors of the nodes: kInvalidArgument in the user's terms, kNotFound, kDataLoss, ... kClosed:
   // `progress` stopped a pass over files. `skip`: the loader skips failed elements; a worker's plan

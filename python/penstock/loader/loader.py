@@ -18,6 +18,7 @@ from ..base.element_spec import spec_of_value, with_open_rows
 from ..errors import Closed, InvalidArgument
 from .epochs import Epochs
 from .iterators import BatchIterator, LoaderIterator
+from .options import Workers
 from .progress import LossLog, check_bar, with_bar
 from .settings import check_worker_init, settings_of
 from .source import source_info
@@ -46,14 +47,14 @@ class Loader(Restorable, Closing):
         The seed of the shuffle and of `penstock.rng`.
     drop_last : bool
         Leave out a last batch that is not full.
-    workers : int, optional
+    workers : int, RemoteWorkers, or list of these, optional
         0: batches are made in line, when they are requested. n: by n threads, or processes. None:
-        one worker for each core that this process may use. Workers that add no throughput are
-        parked, except threads with a `timeout`.
+        one for each core that this process may use. Workers that add no throughput are parked,
+        except threads with a `timeout`. `penstock.ray.workers` or `penstock.remote.workers`:
+        processes on other hosts; ``[2, remote]``: and two of this host.
     use_multiprocessing : bool, optional
         Processes instead of threads. Arrays, and a Dataset without a Python function, are always
-        run by native threads. None: processes for a Dataset with a Python function, otherwise
-        threads.
+        run by native threads. None: only for a Dataset with a Python function.
     start_method : {"spawn", "forkserver", "fork"}
     max_queue_size : int, optional
         Batches that may be made and not yet taken, besides one in each worker. A Dataset's own
@@ -76,8 +77,7 @@ class Loader(Restorable, Closing):
         Show a progress bar (tqdm) for an epoch, or for `steps`.
     worker_init : callable, optional
         Called with the worker's number, from 0, in every worker process before its first batch,
-        also in a replacement. With threads it is an error, because they share your process. In
-        line (``workers=0``) it is not called.
+        also in a replacement. With threads it is an error. In line (``workers=0``) it is unused.
     collate : callable, optional
         Makes a batch from a list of samples. By default arrays and numbers are stacked (workers
         write them in place), and other values become a list.
@@ -119,7 +119,7 @@ class Loader(Restorable, Closing):
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
-        workers: int | None = None,
+        workers: Workers = None,
         use_multiprocessing: bool | None = None,
         start_method: str = "spawn",
         max_queue_size: int | None = None,
@@ -370,7 +370,7 @@ class Loader(Restorable, Closing):
 
     def __repr__(self) -> str:
         facts: dict[str, object] = {"batches": self._length_if_known()}
-        facts |= {"workers": self._settings["workers"], "mode": self._mode}
+        facts |= {"workers": self._settings["shown_workers"], "mode": self._mode}
         if self.closed:
             facts["closed"] = True
         return shown(self, self._info.title, **facts)

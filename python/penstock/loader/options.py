@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from ..remote.places import RemoteWorkers
+
+Workers: TypeAlias = int | RemoteWorkers | Sequence[int | RemoteWorkers] | None
 
 
 class WorkerOptions(TypedDict, total=False):
     """The options of a Loader that concern its workers. See `penstock.Loader`."""
 
     seed: int
-    workers: int | None
+    workers: Workers
     use_multiprocessing: bool | None
     start_method: str
     max_queue_size: int | None

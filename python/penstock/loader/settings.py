@@ -9,7 +9,9 @@ from typing import Any, Literal
 from .. import _engine
 from ..base.arguments import MOST_QUEUED, MOST_ROWS, integer, one_of, shard_of
 from ..errors import InvalidArgument
+from ..remote.places import IN_FLIGHT, split_workers
 from ..streams import OneShot
+from .options import Workers
 from .source import SourceInfo, check_options, granule_of
 
 _LONGEST_S = 1e9  # in nanoseconds it fits into 64 bits
@@ -27,7 +29,7 @@ def settings_of(
     shuffle: bool,
     seed: int,
     drop_last: bool,
-    workers: int | None,
+    workers: Workers,
     use_multiprocessing: bool | None,
     start_method: str,
     max_queue_size: int | None,
@@ -52,7 +54,12 @@ def settings_of(
     batch = integer(
         "batch_size", 1 if batch_size is None else batch_size, 1, MOST_ROWS, operation="Loader"
     )
-    tune_workers, tune_queue = workers is None, False
+    workers, remote = split_workers(workers)
+    info.remote = remote
+    # A ticket that waits in another host for its turn must not time out.
+    in_flight = IN_FLIGHT if timeout is None else 1
+    remote_places = sum(each.count for each in remote) * in_flight
+    tune_workers, tune_queue = workers is None and not remote, False
     workers = (
         _engine.usable_cores()
         if workers is None
@@ -60,8 +67,12 @@ def settings_of(
     )
     queue = 10 if max_queue_size is None else max_queue_size
     queue = integer("max_queue_size", queue, 1, MOST_QUEUED, operation="Loader")
-    if workers > _engine.MAX_WORKERS:
-        raise InvalidArgument(f"workers is {workers}; {_engine.MAX_WORKERS} at most", "Loader")
+    if workers + remote_places > _engine.MAX_WORKERS:
+        raise InvalidArgument(
+            f"workers is {workers + remote_places // in_flight}; {_engine.MAX_WORKERS} at most, "
+            f"and a remote one counts as {in_flight}",
+            "Loader",
+        )
     one_of("on_error", on_error, ("raise", "skip", "replace"), "Loader")
     one_of("start_method", start_method, ("spawn", "forkserver", "fork"), "Loader")
     if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout > 0):
@@ -89,6 +100,8 @@ def settings_of(
                 "Loader",
             )
         workers = min(workers, info.streams)  # a stream has one owner
+    if remote:
+        _check_remote(info, use_multiprocessing)
     if info.kind == "chain":
         given = shard if shard == "auto" else (rank, world)
         check_options(batch_size, shuffle, drop_last, collate, given, on_error)
@@ -100,6 +113,10 @@ def settings_of(
     native = info.kind == "columns" or (info.kind == "chain" and not info.plan.python)
     if workers and native:
         mode = "threads"
+    if remote:
+        mode = "processes"
+        if info.kind == "columns":
+            info.kind = "map"  # its rows, one by one
     if mode == "processes":
         from ..processes.launch import check_not_inheriting
 
@@ -110,7 +127,8 @@ def settings_of(
     whole = not samples or collate is not None or hasattr(info.source, "__getitems__")
     # The first of a batch's samples determines the schema, and not the first one to be finished.
     whole = whole or (on_error != "raise" and not info.falls_back)
-    places = max(workers, 1)
+    whole = whole or bool(remote)  # a ticket that travels is a whole batch
+    places = max(workers, 1) if not remote else workers + remote_places
     if mode == "threads" and timeout is not None:
         places = _engine.thread_places(places)  # some for replacements of stuck threads
         tune_workers = False  # replacements have the last places
@@ -126,7 +144,10 @@ def settings_of(
         "drop_last": bool(drop_last),
         "rank": rank,
         "world": world,
-        "workers": workers,
+        "workers": workers + remote_places,
+        "remote_places": remote_places,
+        "shown_workers": workers + remote_places // in_flight,
+        "in_flight": in_flight,
         "places": places,
         "streams": info.streams,
         "queue": queue,
@@ -156,6 +177,21 @@ def settings_of(
     elif info.kind != "chain":
         info.plan = _engine.plan_of_samples(settings)
     return settings, mode
+
+
+def _check_remote(info: SourceInfo, use_multiprocessing: bool | None) -> None:
+    """Raise an error if remote workers cannot run this source."""
+    if info.kind == "stream" or (info.kind == "chain" and info.plan.streamed):
+        raise InvalidArgument(
+            f"{info.title} is a stream, which is read in one place: remote workers are for indexed "
+            "sources (__getitem__, arrays, a Dataset without filter and generator). Use workers of "
+            "this host",
+            "Loader",
+        )
+    if use_multiprocessing is False:
+        raise InvalidArgument(
+            "remote workers are processes: leave use_multiprocessing=False out", "Loader"
+        )
 
 
 def check_worker_init(worker_init: Any, mode: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,7 @@ class SourceInfo:
     no_state: str = ""  # why its positions cannot be saved; empty: they can
     plan: Any = None  # the engine's plan; except for a Dataset, None until options are known
     for_device: bool = False  # batches lie in memory that a device's driver can pin
+    remote: list[Any] = field(default_factory=list)  # RemoteWorkers of ``workers=``
     functions: bool = False  # for a Dataset: it calls a user's functions, which may need the GIL
 
     @property

@@ -63,6 +63,7 @@ class Running:
         self.payload: Any = None
         self.updates: list[Update] = []  # changes of the dataset in `payload`
         self.files = -1  # files and indices of a Dataset's sources
+        self.hosts: Any = None  # of remote workers
         self._pid = os.getpid()
 
     def close(self, grace: float = 0.2) -> None:
@@ -73,8 +74,11 @@ class Running:
                 return
             self.closed = True
         self.core.close(grace)
+        if self.hosts is not None:
+            self.hosts.close()
         here = threading.current_thread()
-        for thread in [*self.threads, self.supervisor]:
+        remote = [] if self.hosts is None else self.hosts.threads
+        for thread in [*self.threads, self.supervisor, *remote]:
             if thread is not None and thread is not here and thread.is_alive():
                 thread.join(0.5)  # one that runs user code is left to finish
         self.core.drain()
@@ -140,7 +144,9 @@ class WorkerPool:
         workers = self.settings["workers"]
         if self.info.kind == "chain" and workers and self.info.plan.streamed:
             self._start_stream_reader()
-        if self.info.kind == "chain" and (self.mode == "inline" or not self.info.plan.python):
+        if self.info.kind == "chain" and (
+            self.mode == "inline" or not (self.info.plan.python or self.info.remote)
+        ):
             self.core.start_plan(workers)
             return
         if self.mode == "inline":
@@ -155,9 +161,37 @@ class WorkerPool:
         from ..processes.launch import Launcher
 
         self.running.launcher = Launcher(self.start_method)
-        for worker in range(workers):
+        local = workers - self.settings["remote_places"]
+        for worker in range(local):
             self._start_process(worker)
         self._supervise()
+        if self.info.remote:
+            self._start_hosts(range(local, workers))
+
+    def _start_hosts(self, places: range) -> None:
+        from ..remote.hosts import Hosts
+
+        packed = self._payload()
+        if packed.kept:
+            raise errors.InvalidArgument(
+                f"{self.info.title} has memory, locks or queues that processes of one host share: "
+                "remote workers cannot open them",
+                "Loader",
+            )
+        files = b""
+        if self.info.kind == "chain":
+            fd = self._shared()["files"]
+            files = os.pread(fd, os.fstat(fd).st_size, 0)
+        self.running.hosts = Hosts(
+            self.core,
+            self.info.remote,
+            places,
+            (packed.tobytes(), files),
+            {**self.settings, **self._packed_as},
+            self.info.title,
+            not places.start,
+        )
+        self.running.hosts.start()
 
     def _start_stream_reader(self) -> None:
         if not self.info.plan.python_stream:
@@ -203,8 +237,8 @@ class WorkerPool:
         except Exception as error:
             self.core.set_fatal(error)
 
-    def _start_process(self, worker: int) -> None:
-        from ..processes.child import own_descriptors
+    def _payload(self) -> Any:
+        """The data set as the first workers get it, in a memory file."""
         from ..processes.worker import WorkerPayload
 
         if self.running.payload is None:
@@ -213,6 +247,12 @@ class WorkerPool:
                 WorkerPayload(info.source, self.collate, info.initialise, info.hooked)
             )
             self._packed_as = {"version": self.version, "length": self.length}
+        return self.running.payload
+
+    def _start_process(self, worker: int) -> None:
+        from ..processes.child import own_descriptors
+
+        payload = self._payload()
         number = self._next_number
         self._next_number += 1
         ours, theirs = _engine.link_pair()
@@ -225,7 +265,7 @@ class WorkerPool:
                     "ring": self.core.ring_fd(),
                     "arena": self.core.arena_fd(),
                     "link": theirs,
-                    "payload": self.running.payload.fd,
+                    "payload": payload.fd,
                     **self._shared(),
                 },
                 {
@@ -344,6 +384,9 @@ class WorkerPool:
                     self.running.updates.remove(earlier)
                     earlier.packed.close()
             self.running.updates.append(update)
+            if self.running.hosts is not None:
+                kept_versions = {each.version for each in self.running.updates}
+                self.running.hosts.update(self.version, packed.tobytes(), kept_versions)
 
 
 def _pack(info: Any) -> Any:

@@ -21,6 +21,32 @@ class WorkerPayload:
         self.hooked = hooked  # the object whose attributes epoch updates change
 
 
+class DatasetUpdates:
+    """The changes that epoch hooks make to the dataset, as they arrive over the link.
+
+    One thread at a time. Called with the version that a ticket needs, it waits for the changes up
+    to that version, applies them to `hooked`, and returns the length.
+    """
+
+    def __init__(self, link: int, hooked: Any, version: int, length: int) -> None:
+        self._link = link
+        self._hooked = hooked
+        self._version = version
+        self._length = length
+
+    def __call__(self, wanted: int) -> int:
+        while self._version < wanted:
+            self._version, fd = _engine.receive_update(self._link)
+            try:
+                change = payload.unpack(fd)
+            finally:
+                os.close(fd)
+            self._length = change["length"]
+            if change["state"] is not None:
+                payload.apply(self._hooked, change["state"])
+        return self._length
+
+
 def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
     link = fds["link"]
     if settings["keep_freed_memory"]:
@@ -42,22 +68,7 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
         _engine.report_failure(link, pack_exception(error, f"worker {index}, starting"))
         sys.exit(1)
     restore_stderr()
-    version: int = settings["version"]
-    length: int = settings["length"]
-
-    def update(wanted: int) -> int:
-        nonlocal version, length
-        while version < wanted:
-            version, fd = _engine.receive_update(link)
-            try:
-                change = payload.unpack(fd)
-            finally:
-                os.close(fd)
-            length = change["length"]
-            if change["state"] is not None:
-                payload.apply(info.hooked, change["state"])
-        return length
-
+    update = DatasetUpdates(link, info.hooked, settings["version"], settings["length"])
     settings = dict(settings, pid=os.getpid())
     if settings["source"] == "chain":
         place = (index, fds["ring"], fds["arena"], link, settings["number"])

@@ -1,8 +1,9 @@
-"""Training on several hosts under Ray: each rank's share of a data set, and rows of ray.data."""
+"""On several hosts under Ray: a rank's share of a data set, workers elsewhere, rows of ray.data."""
 
 from __future__ import annotations
 
 from .feed import feed
 from .rows import rows
+from .workers import workers
 
-__all__ = ["feed", "rows"]
+__all__ = ["feed", "rows", "workers"]

@@ -1,0 +1,41 @@
+"""The other host of bench/cases/remote.py: prints its address, works until it is ended.
+
+python -m cases.remote_program server           a server of remote workers
+python -m cases.remote_program stream BYTES N   N pieces of so many bytes, over a plain connection
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+SECRET = b"for loopback only"
+
+
+def server() -> None:
+    import penstock
+
+    made = penstock.remote.Server(secret=SECRET)
+    print(made.address, flush=True)
+    made.wait()
+
+
+def stream(size: int, count: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        connection, _ = listener.accept()
+        piece = b"\1" * size
+        with connection:
+            while True:
+                try:
+                    for _ in range(count):
+                        connection.sendall(piece)
+                except OSError:
+                    return
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "server":
+        server()
+    else:
+        stream(int(sys.argv[2]), int(sys.argv[3]))

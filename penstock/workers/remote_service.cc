@@ -1,0 +1,220 @@
+#include "penstock/workers/remote_service.h"
+
+#include <sys/mman.h>
+
+#include <array>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "penstock/base/clock.h"
+#include "penstock/base/error.h"
+#include "penstock/workers/ring_supervisor.h"
+#include "penstock/workers/ring_worker.h"
+
+namespace penstock {
+
+namespace {
+
+constexpr std::array<std::byte, 64> kZeros{};
+
+// Takes and gives back the runner's lock on the user's code (TicketRunner::before_wait).
+class Awake {
+ public:
+  explicit Awake(TicketRunner& runner) : runner_(runner) { runner_.after_wait(); }
+  ~Awake() { runner_.before_wait(); }
+  Awake(const Awake&) = delete;
+  Awake& operator=(const Awake&) = delete;
+
+ private:
+  TicketRunner& runner_;
+};
+
+// A ticket's turn, noted in the status while it lasts.
+class Running {
+ public:
+  Running(RemoteTurn& turn, uint32_t worker) : lock_(turn.mutex()), status_(turn.status()) {
+    status_.call.store(0, std::memory_order_relaxed);
+    status_.running.store(uint64_t{worker} + 1, std::memory_order_release);
+  }
+  ~Running() { status_.running.store(0, std::memory_order_release); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  const Slot::CallListener& listener() const { return listener_; }
+
+ private:
+  std::lock_guard<std::mutex> lock_;
+  RemoteStatus& status_;
+  const Slot::CallListener listener_ = [this](const Call& call) {
+    status_.call.store(call.word(), std::memory_order_relaxed);
+  };
+};
+
+[[noreturn]] void refuse(const char* why) { throw Error(Code::kDataLoss, "remote worker", why); }
+
+}  // namespace
+
+RemoteTurn::RemoteTurn(int status) {
+  void* at = mmap(nullptr, sizeof(RemoteStatus), PROT_READ | PROT_WRITE, MAP_SHARED, status, 0);
+  if (at == MAP_FAILED) throw Error::from_errno(errno, "remote worker", "map its status");
+  status_ = static_cast<RemoteStatus*>(at);
+}
+
+RemoteTurn::~RemoteTurn() { munmap(status_, sizeof(RemoteStatus)); }
+
+RemoteService::RemoteService(std::unique_ptr<net::Connection> connection, const Shape& shape,
+                             RemoteTurn& turn)
+    : connection_(std::move(connection)),
+      ring_(TicketRing::create(
+          {.entries = 1, .granules = 1, .workers = shape.workers, .rows = shape.rows}, false)),
+      arena_(Region::create(Region::Kind::kPrivate)),
+      memory_(arena_),
+      consumer_(*ring_),
+      turn_(turn),
+      rows_(shape.rows) {}
+
+RemoteService::~RemoteService() = default;
+
+void RemoteService::serve(TicketRunner& runner) {
+  runner.before_wait();
+  struct Returned {  // the caller expects the lock that it had
+    TicketRunner& runner;
+    ~Returned() { runner.after_wait(); }
+  } returned{runner};
+  std::vector<std::byte> body;
+  for (;;) {
+    std::optional<net::Received> message;
+    try {
+      message = connection_->receive(kForEver);
+      if (!message) return;
+      body.resize(message->body_bytes);
+      connection_->receive_body(body);
+    } catch (const Error& error) {
+      if (error.code() == Code::kClosed || error.code() == Code::kTimeout) return;
+      throw;
+    }
+    const auto ticket = message_in<RemoteTicket>(message->head);
+    try {
+      run(ticket, body, runner);
+    } catch (const Error& error) {
+      if (error.code() == Code::kClosed || error.code() == Code::kTimeout) return;
+      throw;
+    }
+  }
+}
+
+void RemoteService::run(const RemoteTicket& ticket, std::span<const std::byte> body,
+                        TicketRunner& runner) {
+  const uint64_t listed = uint64_t{ticket.poisoned} * sizeof(RemotePoisoned);
+  if (ticket.worker >= ring_->workers()) refuse("a ticket for a place that does not exist");
+  if (ticket.rows > rows_ || ticket.begin != 0 || ticket.end != ticket.rows) {
+    refuse("a ticket for rows that a batch does not have");
+  }
+  if (listed > body.size()) refuse("a ticket that is shorter than its lists");
+  const uint64_t seq = ring_->posted();
+  post(ticket, body.subspan(listed));
+  RemoteResult result;
+  TicketRing::Claim claim;
+  {
+    const Running running(turn_, ticket.worker);
+    const uint64_t begin = now_ns();
+    if (!RingWorker(*ring_, ticket.worker).claim_of(seq, claim)) {
+      throw Error(Code::kInternal, "remote worker", "a ticket that was posted is not open");
+    }
+    for (uint32_t i = 0; i < ticket.poisoned; ++i) {
+      RemotePoisoned each;
+      std::memcpy(&each, body.data() + i * sizeof(each), sizeof(each));
+      TicketRing::Claim lost = claim;
+      lost.worker = each.worker;
+      RingSupervisor(*ring_).poison(lost, Call::of(each.call), static_cast<ResultKind>(each.kind));
+    }
+    WorkerCounters& counters = ring_->place(ticket.worker).counters;
+    const uint64_t samples = counters.samples.get(), errors = counters.errors.get();
+    const uint64_t retried = ring_->consumer().retried.get();
+    Slot slot(*ring_, claim, &memory_, runner);
+    slot.read_ticket();
+    slot.tell(running.listener());
+    const Awake awake(runner);
+    runner.catch_up();
+    run_slot(runner, slot);
+    result.samples = counters.samples.get() - samples;
+    result.errors = counters.errors.get() - errors;
+    result.retried = ring_->consumer().retried.get() - retried;
+    result.busy_ns = now_ns() - begin;
+  }
+  send_result(*claim.entry, *claim.task, result);
+  clear(seq);
+}
+
+void RemoteService::post(const RemoteTicket& ticket, std::span<const std::byte> input) {
+  BatchEntry& entry = consumer_.next_entry();
+  entry.epoch = ticket.epoch;
+  entry.base = ticket.base;
+  entry.step = ticket.step;
+  entry.version = ticket.version;
+  entry.rows = ticket.rows;
+  entry.stream = ticket.stream;
+  entry.rows_together = ticket.rows_together != 0;
+  entry.granules.store(1, std::memory_order_relaxed);
+  entry.owner.store(kAnyWorker, std::memory_order_relaxed);
+  entry.input_offset = 0;
+  if (!input.empty()) {
+    void* space = arena_.allocate(input.size());
+    if (space == nullptr) throw Error(Code::kOutOfMemory, "remote worker", "no space for a ticket");
+    std::memcpy(space, input.data(), input.size());
+    entry.input_offset = arena_.region()->offset_of(space);
+  }
+  consumer_.publish(entry);
+}
+
+// The batch and the packet are sent from where they lie.
+void RemoteService::send_result(const BatchEntry& entry, const Task& task, RemoteResult result) {
+  result.result = task.kind;
+  result.payload_bytes = task.bytes;
+  std::vector<std::span<const std::byte>> body;
+  std::vector<std::byte> head;
+  std::span<const std::byte> layout;
+  const auto state = BatchEntry::layout_state_of(entry.layout_state.load());
+  if (task.kind == ResultKind::kRows && state == LayoutState::kReady) {
+    layout = {entry.layout, entry.layout_length};
+    result.layout_row = entry.layout_row;
+    result.batch_bytes = entry.needed_bytes;
+    body.push_back({memory_.at(entry.block_offset), entry.needed_bytes});
+  }
+  if (task.object != 0) {
+    const auto& parcel = *reinterpret_cast<const Parcel*>(task.object);
+    result.tree_bytes = parcel.tree.size();
+    body.push_back(parcel.tree);
+    if (!parcel.tail.empty()) {
+      body.push_back(std::span(kZeros).first((64 - parcel.tree.size() % 64) % 64));
+    }
+    for (const auto part : parcel.tail) {
+      result.tail_bytes += part.size();
+      body.push_back(part);
+    }
+  } else if (task.length != 0) {
+    result.tree_bytes = task.length;
+    body.push_back({task.packet, task.length});
+  }
+  const auto fixed = bytes_of_message(result);
+  head.assign(fixed.begin(), fixed.end());
+  head.insert(head.end(), layout.begin(), layout.end());
+  connection_->send(head, body);
+}
+
+void RemoteService::clear(uint64_t seq) {
+  BatchEntry& entry = ring_->entry_at(seq);
+  consumer_.close_layout(seq);
+  const auto release = [&](uint64_t offset) {
+    if (offset != 0) arena_.release(arena_.region()->base() + offset);
+  };
+  release(std::exchange(entry.block_offset, 0));
+  release(std::exchange(entry.input_offset, 0));
+  entry.block_bytes = 0;
+  ring_->task_at(seq, 0).object = 0;
+  consumer_.clear(seq);
+  consumer_.advance_head(seq + 1);
+}
+
+}  // namespace penstock

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "penstock/memory/allocator.h"
+#include "penstock/net/connection.h"
+#include "penstock/workers/remote_messages.h"
+#include "penstock/workers/ring_consumer.h"
+#include "penstock/workers/ticket_runner.h"
+
+namespace penstock {
+
+// The packet of a result that is sent to another host, as a runner passes it to
+// Slot::finish_object: the runner keeps the bytes until its next ticket.
+struct Parcel {
+  std::span<const std::byte> tree;
+  std::vector<std::span<const std::byte>> tail;  // gaps between its parts included
+};
+
+// The turn to run a ticket, which the services of a process share: one ticket is run at a time,
+// while the results of others are sent. Any thread.
+class RemoteTurn {
+ public:
+  // `status`: a file that can hold a RemoteStatus. Error kSystem.
+  explicit RemoteTurn(int status);
+  ~RemoteTurn();
+  RemoteTurn(const RemoteTurn&) = delete;
+  RemoteTurn& operator=(const RemoteTurn&) = delete;
+
+  std::mutex& mutex() { return mutex_; }
+  RemoteStatus& status() { return *status_; }  // for the thread that holds the mutex
+
+ private:
+  std::mutex mutex_;
+  RemoteStatus* status_;
+};
+
+// Serves the tickets of one connection, for a RemoteWorker on the consumer's host. Each ticket is
+// posted in a ring of its own with one entry, and run as by any other worker.
+//
+// One thread.
+class RemoteService {
+ public:
+  struct Shape {
+    uint32_t workers = 1;  // places of the consumer's ring
+    uint32_t rows = 1;     // of a ticket, at most
+  };
+  // `turn` outlives it.
+  RemoteService(std::unique_ptr<net::Connection> connection, const Shape& shape, RemoteTurn& turn);
+  ~RemoteService();
+
+  TicketRing& ring() { return *ring_; }
+  // Runs tickets until the connection ends. Error kDataLoss: what arrived is no ticket.
+  void serve(TicketRunner& runner);
+
+ private:
+  void run(const RemoteTicket& ticket, std::span<const std::byte> body, TicketRunner& runner);
+  void post(const RemoteTicket& ticket, std::span<const std::byte> input);
+  void send_result(const BatchEntry& entry, const Task& task, RemoteResult result);
+  void clear(uint64_t seq);
+
+  std::unique_ptr<net::Connection> connection_;
+  std::unique_ptr<TicketRing> ring_;
+  Allocator arena_;
+  LocalMemory memory_;
+  RingConsumer consumer_;
+  RemoteTurn& turn_;
+  const uint32_t rows_;
+};
+
+}  // namespace penstock

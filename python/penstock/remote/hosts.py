@@ -1,0 +1,378 @@
+"""A Loader's remote workers: the connections to their hosts, and the threads that use them.
+
+One thread per host keeps its connection (`_Host`). One thread per place of the engine's ring runs
+tickets on a worker that has a free connection. A worker has ``in_flight`` of them (a setting).
+
+States of a host::
+
+    searching ──open──> open ──"leaving"──> leaving ──end──> searching
+        ^                 └────────────────end──────────────────┘
+
+- searching: `Host.find` and the connection are tried again until they succeed.
+- open: its workers are used. At the end of the connection, those in use are cut.
+- leaving: its workers get no more tickets. Once none is in use, this end closes the connection.
+
+States of a worker: free or in use, as long as its host says that it lives; then forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from typing import Any
+
+from .. import _engine, errors
+from ..errors import Closed, Error, WorkerLost
+from . import messages
+from .places import Host, RemoteWorkers
+
+LOG = logging.getLogger("penstock")
+_CONNECT_S = 5.0
+_LEAVING_S = 0.1
+# A host that is there says within this time how a worker ended.
+_VERDICT_S = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+# With no other worker, a Loader waits so long for the first host to answer, or another one.
+PATIENCE_S = 60.0
+
+
+class _Worker:
+    def __init__(self, host: _Host, number: int, address: str) -> None:
+        self.host = host
+        self.number = number
+        self.address = address
+        self.places: set[int] = set()  # of the ring, that use it
+        # Once it ended: the ticket that was run, by its place + 1 (0: none), and the call; -1, as
+        # long as the host has not said so.
+        self.running = -1
+        self.call = 0
+        self.host_gone = False
+
+
+class _Host:
+    """The connection to one host. All but `run` under the lock of `Hosts`."""
+
+    def __init__(self, owner: Hosts, host: Host, first: int) -> None:
+        self.owner = owner
+        self.host = host
+        self.first = first
+        self.connection: Any = None
+        self.secret = b""
+        self.leaving = False
+        self.workers: dict[int, _Worker] = {}  # that get tickets
+        self.all_workers: dict[int, _Worker] = {}  # that have not ended
+
+    def run(self) -> None:
+        """Keep a connection to the host until the Loader closes. A thread of its own."""
+        pause = _FIRST_PAUSE_S
+        while not self.owner.closed:
+            try:
+                address, secret = self.host.find()
+                connection = _engine.remote_connect(address, secret, _CONNECT_S)
+                if self.owner.joined(self, connection, secret):
+                    pause = _FIRST_PAUSE_S
+                    self._listen(connection, address.rpartition(":")[0])
+            except Exception as error:
+                self.owner.unreachable(self, error)
+            finally:
+                self.owner.left(self)
+            self.owner.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _listen(self, connection: Any, name: str) -> None:
+        while True:
+            try:
+                message, body = messages.receive(connection, _LEAVING_S if self.leaving else None)
+            except errors.Timeout:
+                self.owner.leave(self)  # again: a place may have begun to use a worker just then
+                continue
+            kind = message.get("do")
+            if kind == "worker":
+                self.owner.came(self, int(message["worker"]), f"{name}:{int(message['port'])}")
+            elif kind == "ended":
+                self.owner.ended(self, message)
+            elif kind == "leaving":
+                self.owner.leave(self)
+            elif kind == "failed":
+                self.owner.fail(errors.unpack_exception(body))
+            elif kind == "hopeless":
+                said = str(message["said"])
+                self.owner.fail(
+                    WorkerLost(
+                        f"worker processes of {self.host.title} die before they are ready "
+                        f"({message['how']})" + (f"; the last one said:\n{said}" if said else ""),
+                        "Loader",
+                    )
+                )
+            elif kind == "refused":
+                self.owner.fail(errors.InvalidArgument(str(message["why"]), "Loader"))
+
+
+class Hosts:
+    """The hosts of one Loader. Depends on the engine's core, not on the Loader.
+
+    Parameters
+    ----------
+    core : _engine.Core
+    specs : list of RemoteWorkers
+    places : range
+        The places of the ring that are for remote workers.
+    dataset : tuple of bytes
+        The pickled data set, and the files of a Dataset.
+    settings : dict
+        The Loader's settings, for the workers.
+    title : str
+        The data set's, for messages.
+    alone : bool
+        The Loader has no other workers.
+    """
+
+    def __init__(
+        self,
+        core: Any,
+        specs: list[RemoteWorkers],
+        places: range,
+        dataset: tuple[bytes, bytes],
+        settings: dict[str, Any],
+        title: str,
+        alone: bool,
+    ) -> None:
+        self._core = core
+        self._payload, self._files = dataset
+        self._settings = settings
+        self._title = title
+        self._alone = alone
+        self._changed = threading.Condition()
+        self.closed = False
+        self._free: list[_Worker] = []  # each as often as it has free connections
+        self._updates: dict[int, bytes] = {}  # by version
+        self._lonely_since = time.monotonic()
+        self._why = "no host has answered yet"
+        self._opened = [(spec, spec.open(self._payload, self._files)) for spec in specs]
+        if all(host.key for _, hosts in self._opened for host in hosts):
+            self._payload = self._files = b""  # the servers have them
+        self._hosts: list[_Host] = []
+        first = 0
+        for _, hosts in self._opened:
+            for host in hosts:
+                self._hosts.append(_Host(self, host, first))
+                first += host.workers
+        self.threads = [
+            threading.Thread(target=host.run, name=f"penstock {host.host.title}", daemon=True)
+            for host in self._hosts
+        ]
+        self.threads += [
+            threading.Thread(
+                target=self._use, args=(place,), name=f"penstock remote {place}", daemon=True
+            )
+            for place in places
+        ]
+
+    def start(self) -> None:
+        for thread in self.threads:
+            thread.start()
+
+    # ---- the threads of places -------------------------------------------------------------------
+
+    def _use(self, place: int) -> None:
+        """Run tickets in this place, on one worker after the other."""
+        while (worker := self._take(place)) is not None:
+            why = ""
+            try:
+                connection = _engine.remote_connect(worker.address, worker.host.secret, _CONNECT_S)
+                why, had_ticket = self._core.run_remote(place, connection)
+                charged, call = False, 0
+                if why and had_ticket:
+                    charged, call = self._verdict(worker, place)
+                self._core.end_remote(place, charged, call)
+            except Error as error:  # the worker ended meanwhile
+                why = str(error)
+            except Exception as error:
+                self.fail(error)
+            self._give_back(worker, place, why)
+
+    def _verdict(self, worker: _Worker, place: int) -> tuple[bool, int]:
+        """Whether the ticket of a lost connection counts as lost by it, and the call in hand.
+
+        It counts if the worker's process ended while it ran the ticket. A ticket that waited there
+        for its turn does not.
+        """
+        with self._changed:
+            self._send(worker.host, do="replace", worker=worker.number)  # unless it has ended
+            self._changed.wait_for(
+                lambda: self.closed or worker.running >= 0 or worker.host_gone, _VERDICT_S
+            )
+            if worker.running >= 0:
+                return worker.running == place + 1, worker.call
+            return True, _engine.UNKNOWN_CALL
+
+    def _take(self, place: int) -> _Worker | None:
+        with self._changed:
+            while not (self.closed or self._core.closed()):
+                if self._free:
+                    worker = self._free.pop(0)
+                    worker.places.add(place)
+                    return worker
+                self._changed.wait(1.0)
+                self._check_patience()
+            return None
+
+    def _give_back(self, worker: _Worker, place: int, why: str) -> None:
+        with self._changed:
+            worker.places.discard(place)
+            host = worker.host
+            if self.closed or host.workers.get(worker.number) is not worker:
+                self._close_if_left(host)
+                return
+            if host.leaving:
+                if not worker.places:
+                    host.workers.pop(worker.number)
+                self._close_if_left(host)
+            elif why:
+                # The worker hangs, or the network failed: another process takes its place.
+                self._forget(worker)
+                self._send(host, do="replace", worker=worker.number)
+            else:
+                self._free.append(worker)
+                self._changed.notify()
+
+    def _check_patience(self) -> None:
+        if any(host.workers for host in self._hosts):
+            self._lonely_since = time.monotonic()
+        elif self._alone and time.monotonic() - self._lonely_since > PATIENCE_S:
+            self.fail(
+                WorkerLost(
+                    f"no remote worker could be reached for {PATIENCE_S:.0f} s: {self._why}",
+                    "Loader",
+                )
+            )
+
+    # ---- the threads of hosts --------------------------------------------------------------------
+
+    def joined(self, host: _Host, connection: Any, secret: bytes) -> bool:
+        """Send the data set to a host; return False if the Loader was closed."""
+        from .. import __version__
+
+        key = host.host.key
+        head = {
+            "do": "open",
+            "version": __version__,
+            "workers": host.host.workers,
+            "first": host.first,
+            "settings": self._settings,
+            "key": key,
+            "sizes": [len(self._payload), len(self._files)],
+        }
+        # Without the lock: a large data set takes long.
+        messages.send(connection, b"" if key else self._payload + self._files, **head)
+        with self._changed:
+            if self.closed:
+                connection.close()
+                return False
+            host.connection = connection
+            host.secret = secret
+            host.leaving = False
+            for version, body in self._updates.items():
+                self._send(host, body, do="update", version=version, keep=list(self._updates))
+        return True
+
+    def came(self, host: _Host, number: int, address: str) -> None:
+        with self._changed:
+            worker = host.workers[number] = _Worker(host, number, address)
+            host.all_workers[number] = worker
+            if not host.leaving:
+                self._free += [worker] * self._settings["in_flight"]
+                self._changed.notify_all()
+
+    def ended(self, host: _Host, message: dict[str, Any]) -> None:
+        number, how = int(message["worker"]), str(message["how"])
+        with self._changed:
+            worker = host.all_workers.pop(number, None)
+            if worker is not None:
+                worker.running, worker.call = int(message["running"]), int(message["call"])
+                self._forget(worker)
+                self._changed.notify_all()
+        LOG.warning("a worker of %s on %s %s: replaced", self._title, host.host.title, how)
+        self._core.count_restart()
+
+    def leave(self, host: _Host) -> None:
+        with self._changed:
+            host.leaving = True
+            self._free = [worker for worker in self._free if worker.host is not host]
+            for number, worker in list(host.workers.items()):
+                for place in worker.places:
+                    self._core.retire_remote(place)
+                if not worker.places:
+                    host.workers.pop(number)
+            self._close_if_left(host)
+
+    def left(self, host: _Host) -> None:
+        """Forget the workers of a host whose connection ended."""
+        with self._changed:
+            if host.connection is None:
+                return
+            host.connection.close()
+            host.connection = None
+            workers = list(host.all_workers.values())
+            for worker in workers:
+                worker.host_gone = True
+                self._forget(worker)
+            host.all_workers.clear()
+            self._changed.notify_all()
+            if not any(each.workers for each in self._hosts):
+                self._lonely_since = time.monotonic()
+            orderly = self.closed or host.leaving
+        if not orderly:
+            LOG.warning(
+                "%s with %d workers of %s is gone", host.host.title, len(workers), self._title
+            )
+
+    def unreachable(self, host: _Host, error: Exception) -> None:
+        self._why = f"{host.host.title}: {error}"
+
+    def fail(self, error: BaseException) -> None:
+        self._core.set_fatal(error)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, but not past `close`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed, seconds)
+
+    def _forget(self, worker: _Worker) -> None:
+        worker.host.workers.pop(worker.number, None)
+        self._free = [each for each in self._free if each is not worker]
+        for place in worker.places:
+            self._core.cut_remote(place)
+
+    def _close_if_left(self, host: _Host) -> None:
+        if host.leaving and not host.workers and host.connection is not None:
+            host.connection.close()  # wakes its thread
+
+    def _send(self, host: _Host, body: bytes = b"", **message: Any) -> None:
+        if host.connection is not None:
+            with contextlib.suppress(Closed, errors.Timeout):  # its thread sees the end
+                messages.send(host.connection, body, **message)
+
+    # ---- the Loader ------------------------------------------------------------------------------
+
+    def update(self, version: int, change: bytes, keep: set[int]) -> None:
+        """Send a change of the data set; `keep`: the versions that new workers need."""
+        with self._changed:
+            self._updates = {v: body for v, body in self._updates.items() if v in keep}
+            self._updates[version] = change
+            for host in self._hosts:
+                self._send(host, change, do="update", version=version, keep=list(self._updates))
+
+    def close(self) -> None:
+        """End the connections: with them, the workers. After the core was closed."""
+        with self._changed:
+            self.closed = True
+            for host in self._hosts:
+                if host.connection is not None:
+                    host.connection.close()
+            self._changed.notify_all()
+        for spec, hosts in self._opened:
+            with contextlib.suppress(Exception):
+                spec.close(hosts)

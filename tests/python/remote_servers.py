@@ -1,0 +1,73 @@
+"""Servers of remote workers for tests: processes on this machine, over loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import penstock
+
+SECRET = b"only for the tests of penstock"
+
+
+class ServerProcess:
+    """A process with a `penstock.remote.Server`. SIGTERM drains it; a context manager ends it."""
+
+    def __init__(self, address: str = "tcp://127.0.0.1:0") -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        )
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().strip()
+        assert self.address.startswith("tcp://"), "the server has not started"
+
+    def workers(self, count: int = 2) -> Any:
+        return penstock.remote.workers(self.address, count, secret=SECRET)
+
+    def worker_pids(self) -> list[int]:
+        return [child.pid for child in psutil.Process(self._process.pid).children()]
+
+    def drain(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        return self._process.wait(30)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+
+def serve(address: str) -> None:
+    server = penstock.remote.Server(address, secret=SECRET)
+    draining = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: draining.set())
+    ended = threading.Thread(target=sys.stdin.read, daemon=True)
+    ended.start()
+    print(server.address, flush=True)
+    while ended.is_alive():
+        if draining.wait(0.05):
+            server.drain(20)
+            return
+    server.close()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
