@@ -1,8 +1,9 @@
-"""Training on several hosts under Ray: each rank's share of a data set, and rows of ray.data."""
+"""Training on several hosts under Ray: shares of data sets, rows of ray.data, parameter servers."""
 
 from __future__ import annotations
 
 from .feed import feed
+from .parameter_server import ParameterServer, parameter_server
 from .rows import rows
 
-__all__ = ["feed", "rows"]
+__all__ = ["ParameterServer", "feed", "parameter_server", "rows"]
