@@ -79,6 +79,9 @@ void bind_train_files(nanobind::module_& m);
 // The two ends of publish and attach.
 void bind_train_publish(nanobind::module_& m);
 
+// Published weights that are sent to other hosts.
+void bind_train_relay(nanobind::module_& m);
+
 // The two ends of a parameter server.
 void bind_train_server(nanobind::module_& m);
 

@@ -872,6 +872,26 @@ class ReadModel:
     @property
     def alive(self) -> bool: ...
 
+class RelaySender:
+    """Internal: an end of penstock.ray.relay."""
+
+    def __init__(
+        self, name: str, attach_seconds: float, address: str, secret: str, encrypt: bool
+    ) -> None: ...
+    def send(self, timeout: float) -> tuple[int, int, int, float] | None: ...
+    @property
+    def newest(self) -> int: ...
+
+class RelayReceiver:
+    """Internal: the other end of penstock.ray.relay."""
+
+    def __init__(self, name: str, address: str, secret: str, encrypt: bool) -> None: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def readers(self) -> int: ...
+    def receive(self, timeout: float) -> tuple[int, int] | None: ...
+
 class ServerMode:
     """Internal: the mode of a penstock.train.ParameterServer."""
 

@@ -17,11 +17,11 @@
 namespace penstock::train {
 namespace {
 
-constexpr const char* kServer = "ParameterServer";
-constexpr std::string_view kEnd = ".epoch";
+constexpr const char* kEpochs = "ParameterServer";
+constexpr std::string_view kEpochEnd = ".epoch";
 
-std::string path_of(const std::string& folder, const std::string& role, uint64_t epoch) {
-  return folder + "/" + role + "." + std::to_string(epoch) + std::string(kEnd);
+std::string epoch_path(const std::string& folder, const std::string& role, uint64_t epoch) {
+  return folder + "/" + role + "." + std::to_string(epoch) + std::string(kEpochEnd);
 }
 
 // Ascending.
@@ -32,9 +32,9 @@ std::vector<uint64_t> epochs_of(const std::string& folder, const std::string& ro
        entry.increment(error)) {
     const std::string path = entry->path().filename().string();
     std::string_view name = path;
-    if (!name.starts_with(role + ".") || !name.ends_with(kEnd)) continue;
+    if (!name.starts_with(role + ".") || !name.ends_with(kEpochEnd)) continue;
     name.remove_prefix(role.size() + 1);
-    name.remove_suffix(std::min(kEnd.size(), name.size()));
+    name.remove_suffix(std::min(kEpochEnd.size(), name.size()));
     uint64_t epoch = 0;
     const auto [last, wrong] = std::from_chars(name.data(), name.data() + name.size(), epoch);
     if (wrong == std::errc() && last == name.data() + name.size()) found.push_back(epoch);
@@ -51,17 +51,17 @@ uint64_t claim_epoch(const std::string& folder, const std::string& role) {
   for (;;) {
     const std::vector<uint64_t> before = epochs_of(folder, role);
     const uint64_t epoch = before.empty() ? 1 : before.back() + 1;
-    const std::string path = path_of(folder, role, epoch);
+    const std::string path = epoch_path(folder, role, epoch);
     const os::Fd file(
         open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
     if (!file) {
       if (errno == EEXIST) continue;  // another process was faster
       if (errno == ENOENT || errno == ENOTDIR) {
-        throw Error(Code::kNotFound, kServer, "there is no folder " + folder);
+        throw Error(Code::kNotFound, kEpochs, "there is no folder " + folder);
       }
-      throw Error::from_errno(errno, kServer, "cannot create " + path);
+      throw Error::from_errno(errno, kEpochs, "cannot create " + path);
     }
-    sync_posix_folder(folder, kServer);
+    sync_posix_folder(folder, kEpochs);
     std::error_code ignored;
     // The file of a higher epoch may have been created, and that of this epoch removed, before this
     // process created it again.
@@ -70,7 +70,7 @@ uint64_t claim_epoch(const std::string& folder, const std::string& role) {
       continue;
     }
     for (const uint64_t old : before) {
-      std::filesystem::remove(path_of(folder, role, old), ignored);
+      std::filesystem::remove(epoch_path(folder, role, old), ignored);
     }
     return epoch;
   }

@@ -11,7 +11,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr double kChangeS = 1;  // for a change that has begun before hold()
+constexpr double kHoldChangeS = 1;  // for a change that has begun before hold()
 
 Error refuse_shard(const std::string& why) {
   return Error(Code::kInvalidArgument, "ParameterServer", why);
@@ -107,7 +107,7 @@ void HostedShard::hold(uint64_t writer) {
   copy_.reset();
   hold_.reset();
   hold_ = std::make_unique<ShardMemory::Hold>(*memory_);
-  if (hold_->wait(Deadline(kChangeS)) && hold_->renew()) return;
+  if (hold_->wait(Deadline(kHoldChangeS)) && hold_->renew()) return;
   hold_.reset();
   throw Error(Code::kTimeout, "snapshot", "an update took too long; the next snapshot may succeed");
 }

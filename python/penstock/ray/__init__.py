@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .feed import feed
 from .parameter_server import ParameterServer, parameter_server
+from .relay import Relay, relay
 from .rows import rows
 
-__all__ = ["ParameterServer", "feed", "parameter_server", "rows"]
+__all__ = ["ParameterServer", "Relay", "feed", "parameter_server", "relay", "rows"]
