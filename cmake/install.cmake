@@ -23,5 +23,6 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/penstockConfigVersion.cma
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/penstockConfig.cmake
   ${PROJECT_BINARY_DIR}/penstockConfigVersion.cmake ${CMAKE_CURRENT_LIST_DIR}/FindISAL.cmake
-  ${CMAKE_CURRENT_LIST_DIR}/FindSodium.cmake ${CMAKE_CURRENT_LIST_DIR}/FindWebP.cmake
+  ${CMAKE_CURRENT_LIST_DIR}/FindDeflate.cmake ${CMAKE_CURRENT_LIST_DIR}/FindSodium.cmake
+  ${CMAKE_CURRENT_LIST_DIR}/FindWebP.cmake
   DESTINATION ${PENSTOCK_CMAKE_DIR} COMPONENT engine)

@@ -11,7 +11,8 @@ if [ ! -e "$work/done" ]; then
   options=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o "Dir::State::Lists=$work/lists"
     -o "Dir::Cache=$work/cache" -o Dir::State::status=/dev/null -o "APT::Sandbox::User=$(id -un)")
   apt-get "${options[@]}" update
-  (cd "$work/packages" && apt-get "${options[@]}" download libisal-dev libisal2 libsodium-dev libsodium23 libssl-dev \
+  (cd "$work/packages" && apt-get "${options[@]}" download libisal-dev libisal2 libdeflate-dev libdeflate0 libsodium-dev \
+    libsodium23 libssl-dev \
     libssl3 libjpeg62-turbo-dev libjpeg62-turbo libpng-dev libpng16-16 libwebp-dev libwebp7 libwebpdemux2 zlib1g-dev zlib1g libgtest-dev googletest \
     nlohmann-json3-dev)
   for package in "$work"/packages/*.deb; do dpkg -x "$package" "$work/root"; done

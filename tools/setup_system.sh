@@ -27,6 +27,7 @@ check_build() {
     want nlohmann-json3-dev
   fi
   compiles '#include <isa-l/crc.h>' || want libisal-dev
+  compiles '#include <libdeflate.h>' || want libdeflate-dev
   compiles '#include <sodium.h>' || want libsodium-dev
   compiles '#include <openssl/ssl.h>' || want libssl-dev
   # libjpeg-turbo's own: other libjpegs cannot decode a part of a row.

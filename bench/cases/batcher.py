@@ -2,15 +2,19 @@
 
 `rate` is calls per second of all threads. Each thread asks for its next row as soon as it has the
 last one. By hand is what one writes without a library: a queue.Queue, a thread that takes what is
-there, stacks it, calls the model, and sets the results of futures. The limit has no model and no
-rows: each thread only waits for its turn at a lock, as a caller waits for its row.
+there, stacks it, calls the model, and sets the results of futures. In the limit each thread only
+waits for its turn at a lock, as a caller waits for its row, and one of them calls the model with a
+batch that is there. torch computes with one thread everywhere: OpenMP would give each thread that
+calls a tiny model others to wait for.
 
 `added`, of a single thread, is the time of a call beyond the model's own.
 """
 
 from __future__ import annotations
 
+import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,15 +27,16 @@ from harness import Case, Figure, Figures, Size, Target, expect
 THREADS = 16
 FEATURES, HIDDEN = 64, 64
 OURS, ONE_BY_ONE, BY_HAND = "train.Batcher", "one by one", "queue.Queue and a thread"
+RAY_SERVE = "Ray Serve's batch"
 LIMIT = "limit: turns of threads"
 
 Ask = Callable[[Any], Any]
 
 
 def tiny_model() -> Callable[[Any], Any]:
+    os.environ["OMP_NUM_THREADS"] = "1"  # for all threads; torch.set_num_threads is for this one
     import torch
 
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 4)
@@ -144,9 +149,42 @@ def by_hand(size: Size) -> Figures:
     return {"rate": rate}
 
 
-@MANY.entry(LIMIT, "limit", "no model, no rows")
+@MANY.entry(RAY_SERVE, "peer", "serve.batch")
+def ray_serve(size: Size) -> Figures:
+    from peers import ray_end, ray_head
+
+    ray_head(200 << 20)
+    from ray import cloudpickle, serve
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # which its processes cannot import
+    try:
+        serve.start(proxy_location="Disabled")
+        ask = serve.run(serve_model().bind(), name="bench", route_prefix=None)
+        few = Size(**{**vars(size), "calls": size.calls // 30})
+        return {"rate": together(lambda x: ask.remote(x).result(), few)}
+    finally:
+        serve.shutdown()
+        ray_end()
+
+
+def serve_model() -> Any:
+    from ray import serve
+
+    class Model:
+        def __init__(self) -> None:
+            self.model = tiny_model()
+
+        @serve.batch(max_batch_size=64, batch_wait_timeout_s=0)
+        async def __call__(self, rows: list[Any]) -> list[Any]:
+            return list(self.model(np.stack(rows)))
+
+    return serve.deployment(Model, ray_actor_options={"num_cpus": 1}, max_ongoing_requests=64)
+
+
+@MANY.entry(LIMIT, "limit", "a batch's model in each round of turns, no rows")
 def turns(size: Size) -> Figures:
     """Each thread wakes the next one and sleeps until it is woken: a switch for each call."""
+    model, rows = tiny_model(), inputs()
     turn = [threading.Lock() for _ in range(THREADS)]
     for lock in turn:
         lock.acquire()
@@ -154,6 +192,8 @@ def turns(size: Size) -> Figures:
     def calls(who: int) -> None:
         for _ in range(size.calls):
             turn[who].acquire()
+            if who == 0:
+                model(rows)
             turn[(who + 1) % THREADS].release()
 
     threads = [threading.Thread(target=calls, args=(who,)) for who in range(THREADS)]

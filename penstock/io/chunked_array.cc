@@ -1,9 +1,11 @@
 #include "penstock/io/chunked_array.h"
 
-#include <isa-l/igzip_lib.h>
+#include <libdeflate.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -57,8 +59,17 @@ uint64_t ChunkedArray::chunks_per_row() const {
 bool ChunkedArray::direct() const {
   if (chunk.empty()) return true;
   const bool written = std::ranges::all_of(chunks, [](const Chunk& c) { return c.bytes != 0; });
-  return filters.empty() && written &&
-         std::equal(shape.begin() + 1, shape.end(), chunk.begin() + 1);
+  return filters.empty() && written && whole_rows();
+}
+
+void ChunkedArray::write_fill(std::span<std::byte> to) const {
+  if (fill.empty()) {
+    std::memset(to.data(), 0, to.size());
+    return;
+  }
+  for (size_t i = 0; i < to.size(); i += fill.size()) {
+    std::memcpy(to.data() + i, fill.data(), fill.size());
+  }
 }
 
 void ChunkedArray::check() const {
@@ -91,7 +102,12 @@ void ChunkedArray::check() const {
 }
 
 struct ChunkDecoder::State {
-  inflate_state isal;
+  struct Free {
+    void operator()(libdeflate_decompressor* inflate) const {
+      libdeflate_free_decompressor(inflate);
+    }
+  };
+  std::unique_ptr<libdeflate_decompressor, Free> inflate;  // made when it is needed
   std::vector<std::byte> stored, other;
 };
 
@@ -109,27 +125,37 @@ void ChunkDecoder::damaged(const File& file, uint64_t chunk, const std::string& 
 
 void ChunkDecoder::decode(File& file, uint64_t chunk, std::span<std::byte> to) {
   const ChunkedArray::Chunk& place = array_.chunks[chunk];
-  const size_t value = size_of(array_.dtype);
-  if (place.bytes == 0) {
-    if (array_.fill.empty()) {
-      std::memset(to.data(), 0, to.size());
-    } else {
-      for (size_t i = 0; i < to.size(); i += value) {
-        std::memcpy(to.data() + i, array_.fill.data(), value);
-      }
-    }
-    return;
-  }
+  if (place.bytes == 0) return array_.write_fill(to);
   // The compressed chunk may be a little larger than its values, never many times.
   if (place.bytes > 2 * to.size() + 4096) damaged(file, chunk, "its stored size is impossible");
   State& state = *state_;
-  state.stored.resize(place.bytes);
-  const File::Segment segment{place.offset, state.stored.data(), place.bytes};
+  const auto other_than = [&](std::span<const std::byte> bytes) -> std::vector<std::byte>& {
+    return bytes.data() == state.other.data() ? state.stored : state.other;
+  };
+  const auto need = [&](size_t size) {
+    if (size == to.size()) return;
+    damaged(
+        file, chunk,
+        "it has " + std::to_string(size) + " bytes of values, not " + std::to_string(to.size()));
+  };
+  // What the last filter makes is written to `to`.
+  uint64_t left = 0;  // bit i: filter i has to be undone
+  for (size_t i = 0; i < array_.filters.size(); ++i) left |= uint64_t{1} << i;
+  left &= ~place.skipped;
+  std::span<std::byte> in = to;
+  if (left == 0) {
+    need(place.bytes);
+  } else {
+    state.stored.resize(place.bytes);
+    in = state.stored;
+  }
+  const File::Segment segment{place.offset, in.data(), in.size()};
   file.read({&segment, 1});
-  std::span<const std::byte> bytes = state.stored;
-  for (size_t i = array_.filters.size(); i-- > 0;) {
-    if ((place.skipped >> i & 1) != 0) continue;
-    switch (array_.filters[i]) {
+  std::span<const std::byte> bytes = in;
+  while (left != 0) {
+    const int i = 63 - std::countl_zero(left);
+    left &= ~(uint64_t{1} << i);
+    switch (array_.filters[static_cast<size_t>(i)]) {
       case ChunkedArray::Filter::kFletcher32: {
         if (bytes.size() < 4) damaged(file, chunk, "it is too short for its checksum");
         uint32_t sum = 0;
@@ -139,42 +165,48 @@ void ChunkDecoder::decode(File& file, uint64_t chunk, std::span<std::byte> to) {
         break;
       }
       case ChunkedArray::Filter::kDeflate: {
-        // A checksum of the decompressed values may follow them.
-        const size_t most = to.size() + 4;
-        std::vector<std::byte>& out =
-            bytes.data() == state.other.data() ? state.stored : state.other;
-        out.resize(most);
-        isal_inflate_init(&state.isal);
-        state.isal.crc_flag = ISAL_ZLIB;
-        state.isal.next_in = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(bytes.data()));
-        state.isal.avail_in = static_cast<uint32_t>(bytes.size());
-        state.isal.next_out = reinterpret_cast<uint8_t*>(out.data());
-        state.isal.avail_out = static_cast<uint32_t>(most);
-        const int result = isal_inflate(&state.isal);
-        if (result == ISAL_INCORRECT_CHECKSUM) damaged(file, chunk, "its checksum does not match");
-        if (result != ISAL_DECOMP_OK || state.isal.block_state != ISAL_BLOCK_FINISH) {
-          damaged(file, chunk, "it cannot be decompressed");
+        std::span<std::byte> out = to;
+        if (left != 0) {
+          // A checksum of the decompressed values may follow them.
+          std::vector<std::byte>& other = other_than(bytes);
+          other.resize(to.size() + 4);
+          out = other;
         }
-        bytes = std::span(out).first(most - state.isal.avail_out);
+        if (state.inflate == nullptr) state.inflate.reset(libdeflate_alloc_decompressor());
+        if (state.inflate == nullptr) throw std::bad_alloc();
+        size_t made = 0;
+        const libdeflate_result result = libdeflate_zlib_decompress(
+            state.inflate.get(), bytes.data(), bytes.size(), out.data(), out.size(), &made);
+        if (result == LIBDEFLATE_INSUFFICIENT_SPACE) {
+          damaged(file, chunk,
+                  "it has more than " + std::to_string(out.size()) + " bytes of values");
+        }
+        if (result != LIBDEFLATE_SUCCESS) {
+          damaged(file, chunk, "it cannot be decompressed, or its checksum does not match");
+        }
+        bytes = out.first(made);
         break;
       }
       case ChunkedArray::Filter::kShuffle: {
-        std::vector<std::byte>& out =
-            bytes.data() == state.other.data() ? state.stored : state.other;
-        out.resize(bytes.size());
-        unshuffle(out, bytes, value);
+        std::span<std::byte> out = to;
+        if (left == 0) {
+          need(bytes.size());
+        } else {
+          std::vector<std::byte>& other = other_than(bytes);
+          other.resize(bytes.size());
+          out = other;
+        }
+        unshuffle(out, bytes, size_of(array_.dtype));
         bytes = out;
         break;
       }
     }
   }
-  if (bytes.size() != to.size()) {
-    damaged(file, chunk,
-            "it has " + std::to_string(bytes.size()) + " bytes of values, not " +
-                std::to_string(to.size()));
+  need(bytes.size());
+  if (bytes.data() != to.data()) std::memcpy(to.data(), bytes.data(), to.size());
+  if (array_.reversed) {
+    copy_byteswapped(to.data(), to.data(), to.size(), number_bytes(array_.dtype));
   }
-  copy_byteswapped(to.data(), bytes.data(), to.size(),
-                   array_.reversed ? number_bytes(array_.dtype) : 1);
 }
 
 void copy_row_of_chunk(const ChunkedArray& array, uint64_t row, uint64_t chunk,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,6 +45,11 @@ struct ChunkedArray {
   uint64_t chunks_per_row() const;
   // Rows can be read from the file without decoding whole chunks.
   bool direct() const;
+  // Chunks have whole rows, so that a decoded chunk is its rows, one after the other.
+  bool whole_rows() const { return std::equal(shape.begin() + 1, shape.end(), chunk.begin() + 1); }
+
+  // Writes the fill value, `to` being a number of values.
+  void write_fill(std::span<std::byte> to) const;
 
   // Error kInvalidArgument, which names the array: the shapes do not match, or a value is out of
   // range.

@@ -11,6 +11,9 @@
 namespace penstock::train {
 namespace {
 
+// Longer than a caller's way back to the queue, and shorter than to sleep for the lock and be
+// woken.
+constexpr uint64_t kLockWaitNs = 20'000;
 constexpr int64_t kCallWaitSliceNs = 100'000'000;  // between two calls of while_waiting
 
 int64_t until(uint64_t end_ns, uint64_t now) {
@@ -106,10 +109,22 @@ void CallQueue::attend(Call& call) {
   leave();
 }
 
+void CallQueue::await_lock(const Call& call) const {
+  const uint32_t seen = call.seen_waits_.load(std::memory_order_relaxed);
+  const uint64_t end = now_ns() + kLockWaitNs;
+  while (waits_.load(std::memory_order_relaxed) == seen && now_ns() < end) {
+    std::this_thread::yield();
+  }
+}
+
 bool CallQueue::wait(Call& call, uint64_t end_ns) {
+  waits_.fetch_add(1, std::memory_order_relaxed);
   while (true) {
     const uint32_t state = call.state_.load();
-    if (state >= Call::kDone) return false;
+    if (state >= Call::kDone) {
+      if (options_.in_turn) await_lock(call);
+      return false;
+    }
     if (state == Call::kLeads) return true;
     const int64_t left = until(end_ns, now_ns());
     if (left == 0) {
@@ -267,7 +282,10 @@ void CallQueue::finish(const Batch& batch) {
     leader_ = Leader::kNone;
     appoint();
   }
-  if (options_.in_turn && !sleepers.empty()) sleepers.resize(1);
+  if (options_.in_turn && !sleepers.empty()) {
+    sleepers.resize(1);
+    sleepers[0]->seen_waits_.store(waits_.load());
+  }
   for (const CallRef& call : sleepers) wake_one(call->state_);
 }
 
@@ -277,6 +295,7 @@ void CallQueue::returned(Call& call) {
     const std::lock_guard lock(mutex_);
     if (!std::exchange(call.returning_, false)) return;
     next = std::exchange(call.next_, nullptr);
+    if (next != nullptr) next->seen_waits_.store(waits_.load());
     if (--returning_ == 0) lead();
   }
   if (next != nullptr) wake_one(next->state_);

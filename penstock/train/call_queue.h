@@ -22,8 +22,9 @@ struct CallQueueOptions {
   int64_t max_wait_ns = 0;    // that a leader waits for more calls, from the arrival of the first
   uint64_t max_queue = 1024;  // calls that may be taken; later ones wait for space, in their order
   // For callers that share a lock which they need to go on (the GIL): a batch's callers are woken
-  // one after the other, each by the one before it. Woken all at once, each would sleep a second
-  // time, for the lock. The next leader waits until all of them go on, because they may call again.
+  // one after the other, each by the one before it, and does not take the lock before that one has
+  // released it. Woken all at once, each would sleep a second time, for the lock. The next leader
+  // waits until all of them go on, because they may call again.
   bool in_turn = false;
   // Called several times a second in the thread of a call that waits. May throw, which withdraws
   // the call. Must not call the batcher.
@@ -103,8 +104,9 @@ class CallQueue final : private ForkAware {
     bool submitted_ = false;
     bool awake_ = false;  // its thread is in while_waiting
     uint64_t arrived_ns_ = 0, taken_ns_ = 0;
-    bool returning_ = false;      // its batch has ended, and returned() was not called
-    std::shared_ptr<Call> next_;  // to wake then
+    bool returning_ = false;               // its batch has ended, and returned() was not called
+    std::shared_ptr<Call> next_;           // to wake then
+    std::atomic<uint32_t> seen_waits_{0};  // waits_ when its thread was woken
     std::list<std::shared_ptr<Call>>::iterator at_;
   };
   using CallRef = std::shared_ptr<Call>;
@@ -167,6 +169,9 @@ class CallQueue final : private ForkAware {
   void lead();  // lets the appointed call lead, unless callers of the last batch are to go on first
   void end(Call& call, uint64_t now);
   void check_thread() const;
+  // Without mutex_, before a thread goes on and takes the callers' lock: a short while, until the
+  // thread that woke it waits again and has released the lock.
+  void await_lock(const Call& call) const;
   void attend(Call& call);  // without mutex_: calls while_waiting
   std::exception_ptr closed_error() const;
 
@@ -186,6 +191,7 @@ class CallQueue final : private ForkAware {
   bool closed_ = false;
   CallCounts counts_;
 
+  std::atomic<uint32_t> waits_{0};     // incremented when a thread begins to wait, without its lock
   std::atomic<uint32_t> gathered_{0};  // incremented when the batch of gather() is full
   std::atomic<uint32_t> helper_{0};    // incremented when a helper is appointed
 };

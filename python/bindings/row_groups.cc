@@ -119,7 +119,7 @@ class RowGroupRows : public Indexed {
                       elements->spec()->to_string() + ", and its footer says " +
                       std::to_string(group.rows) + " of " + of_->spec->to_string());
     }
-    return {std::move(elements), bytes};
+    return {std::move(elements), bytes, group.rows};
   }
 
   std::string place_of(const RowGroups::Group& group) const {
@@ -199,6 +199,7 @@ class RowGroupRows : public Indexed {
         return true;
       }
       if (table == nullptr) return false;
+      cache_->used(part.group, part.rows.size());
       ArrowElements::Finder finder(*table);
       for (size_t k = 0; k < part.rows.size(); ++k) {
         places_[k] = finder.find(positions[part.rows[k]] - begin_of(group));

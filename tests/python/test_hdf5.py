@@ -222,26 +222,41 @@ def test_wrong_arguments_say_what_to_do(tmp_path, gzipped):
             penstock.Loader((file["X"], another["Y"]), batch_size=2)
 
 
+@pytest.mark.parametrize("storage", ["gzip", "gzip, shuffle", "all filters", "checksums alone"])
+@pytest.mark.parametrize("dtype", ["u1", ">i4", "f8"])
+def test_batches_of_whole_chunks_are_the_same_with_any_cache(tmp_path, storage, dtype):
+    wanted = values(dtype)
+    path = file_with(tmp_path / "x.h5", X=(wanted, STORAGE[storage]))
+    for cache_bytes in (1, 3 * wanted[:7].nbytes, 1 << 20):
+        for rows in (7, 14, 5):
+            dataset = Dataset.hdf5(path, "X", cache_bytes=cache_bytes)
+            batches = list(dataset.batch(rows).repeat(2).build(workers=0))
+            assert np.array_equal(np.concatenate(batches), np.concatenate([wanted, wanted]))
+
+
 def place_of_chunk(path, number):
     with h5py.File(path) as file:
         about = file["X"].id.get_chunk_info(number)
     return about.byte_offset, about.size
 
 
+# 7 rows are one chunk, which is decoded in the batch itself where the cache has no space for it.
+@pytest.mark.parametrize("cache", [{}, {"cache_bytes": 1}])
+@pytest.mark.parametrize("rows", [7, 10])
 @pytest.mark.parametrize("where", ["front", "middle", "checksum"])
-def test_a_damaged_chunk_costs_its_own_rows(gzipped, where):
+def test_a_damaged_chunk_costs_its_own_rows(gzipped, where, rows, cache):
     offset, size = place_of_chunk(gzipped, 2)
     at = offset + {"front": 0, "middle": size // 2, "checksum": size - 1}[where]
     data = bytearray(gzipped.read_bytes())
     data[at] ^= 0x5A
     gzipped.write_bytes(data)
-    dataset = Dataset.hdf5(gzipped, ("X", "Y"))
+    batches = Dataset.hdf5(gzipped, ("X", "Y"), **cache).batch(rows)
     with (
-        dataset.batch(10).build(workers=2, use_multiprocessing=False) as feed,
+        batches.build(workers=2, use_multiprocessing=False) as feed,
         pytest.raises(penstock.errors.DataLoss, match=rf"{gzipped}: chunk 2 of '/X', at byte"),
     ):
         list(feed)
-    with dataset.batch(10).build(workers=2, on_error="skip", use_multiprocessing=False) as feed:
+    with batches.build(workers=2, on_error="skip", use_multiprocessing=False) as feed:
         numbers = np.concatenate([y for _, y in feed])
         lost = [loss[1] for loss in feed.stats()["losses"]]
     assert sorted(lost) == list(range(14, 21))

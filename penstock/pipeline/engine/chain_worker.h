@@ -23,8 +23,10 @@ namespace penstock {
 // Runs a Dataset's chain for tickets. One thread.
 //
 // How a row gets into the batch:
-// - All leaves have a fixed size, and the chain is not costly: rows are made in the batch itself.
-// - User code makes the rows: they are copied into the batch, a few at a time, because no user code
+// - All leaves have a fixed size, and no user code makes them: rows are made in the batch itself
+//   (Indexed::in_place).
+// - User code or an operation on images makes the rows: they are copied into the batch, a few at a
+// time, because no user code
 //   may run while a batch is written to.
 // - Rows differ in size: they are collected, measured, and then copied.
 //

@@ -157,7 +157,7 @@ bool Plan::python() const {
 bool Plan::bound() const {
   const SpecRef spec = chain_->spec();
   const bool padded = root_ != nullptr && root_->padding() != nullptr;
-  return spec != nullptr && spec->fixed() && !chain_->costly() && !padded;
+  return spec != nullptr && spec->fixed() && chain_->in_place() && !padded;
 }
 
 uint32_t Plan::rows(uint64_t base, uint64_t step) const {

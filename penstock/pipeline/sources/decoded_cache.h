@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -11,8 +13,13 @@
 
 namespace penstock {
 
-// Decoded pieces of files by number, least recently used first out. A piece that several threads
-// need at once is decoded by one of them. The last piece stays, whatever its size. Any thread.
+// Decoded pieces of files by number. A piece that several threads need at once is decoded by one of
+// them. The last piece stays, whatever its size. Any thread.
+//
+// Where space is needed, a piece whose rows were all used goes first, of these the one that was
+// used up last: its memory is still in the CPU's cache, and in the next epoch those used up before
+// come before it. So a pass through more data than fits finds a part of it again in the next pass.
+// If no piece is used up, the least recently used one goes.
 template <class T>
 class DecodedCache {
  public:
@@ -20,6 +27,7 @@ class DecodedCache {
   struct Decoded {
     Piece piece = nullptr;
     uint64_t bytes = 0;
+    uint64_t rows = 0;  // it is used up when as many were used
   };
   using Decode = std::function<Decoded()>;
 
@@ -31,13 +39,36 @@ class DecodedCache {
   // The same, but nullptr if another thread is decoding the piece.
   Piece try_get(uint64_t number, const Decode& decode) { return find(number, decode, false); }
 
+  // The caller uses `rows` rows of the piece, and will not ask for them again in this epoch.
+  void used(uint64_t number, uint64_t rows) {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(number);
+    if (found == entries_.end() || found->second.piece == nullptr) return;
+    Entry& entry = found->second;
+    if (entry.left == 0) {  // of the epoch before
+      entry.left = entry.rows;
+      used_up_bytes_ -= entry.bytes;
+      recent_.splice(recent_.begin(), used_up_, entry.place);
+    }
+    entry.left -= std::min(rows, entry.left);
+    if (entry.left > 0) return;
+    used_up_bytes_ += entry.bytes;
+    used_up_.splice(used_up_.begin(), recent_, entry.place);
+  }
+
+  // The piece is there, is being decoded, or would not take the place of another.
+  bool takes(uint64_t number, uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    return entries_.contains(number) || bytes_ + decoding_ + bytes <= max_bytes_;
+  }
+
   enum class Ahead { kThere, kDecoded, kNoRoom };
   // Decodes a piece of about `bytes` that will be needed later, unless it is there, is being
-  // decoded, or would take the place of another. Errors of `decode`.
+  // decoded, or would take the place of another that is not used up. Errors of `decode`.
   Ahead ahead(uint64_t number, uint64_t bytes, const Decode& decode) {
     std::unique_lock lock(mutex_);
     if (entries_.contains(number)) return Ahead::kThere;
-    if (bytes_ + decoding_ + bytes > max_bytes_) return Ahead::kNoRoom;
+    if (bytes_ - used_up_bytes_ + decoding_ + bytes > max_bytes_) return Ahead::kNoRoom;
     make(number, bytes, decode, lock);
     return Ahead::kDecoded;
   }
@@ -46,7 +77,8 @@ class DecodedCache {
   struct Entry {
     Piece piece = nullptr;  // null: a thread is decoding it
     uint64_t bytes = 0;
-    std::list<uint64_t>::iterator place = {};  // in used_
+    uint64_t rows = 0, left = 0;               // left 0: it is used up
+    std::list<uint64_t>::iterator place = {};  // in recent_ or used_up_
   };
 
   Piece find(uint64_t number, const Decode& decode, bool wait) {
@@ -56,7 +88,7 @@ class DecodedCache {
       if (found == entries_.end()) return make(number, 0, decode, lock);
       Entry& entry = found->second;
       if (entry.piece != nullptr) {
-        used_.splice(used_.begin(), used_, entry.place);
+        if (entry.left > 0) recent_.splice(recent_.begin(), recent_, entry.place);
         return entry.piece;
       }
       if (!wait) return nullptr;
@@ -82,15 +114,19 @@ class DecodedCache {
     std::list<Piece> dropped;  // destroyed without the lock
     lock.lock();
     decoding_ -= expected;
-    used_.push_front(number);
-    entries_[number] = {made.piece, made.bytes, used_.begin()};
+    recent_.push_front(number);
+    const uint64_t rows = std::max<uint64_t>(made.rows, 1);
+    entries_[number] = {made.piece, made.bytes, rows, rows, recent_.begin()};
     bytes_ += made.bytes;
-    while (bytes_ > max_bytes_ && used_.size() > 1) {
-      const auto oldest = entries_.find(used_.back());
-      bytes_ -= oldest->second.bytes;
-      dropped.push_back(std::move(oldest->second.piece));
-      entries_.erase(oldest);
-      used_.pop_back();
+    while (bytes_ > max_bytes_ && recent_.size() + used_up_.size() > 1) {
+      std::list<uint64_t>& from = used_up_.empty() ? recent_ : used_up_;
+      const auto place = used_up_.empty() ? std::prev(recent_.end()) : used_up_.begin();
+      const auto victim = entries_.find(*place);
+      bytes_ -= victim->second.bytes;
+      if (!used_up_.empty()) used_up_bytes_ -= victim->second.bytes;
+      dropped.push_back(std::move(victim->second.piece));
+      entries_.erase(victim);
+      from.erase(place);
     }
     decoded_.notify_all();
     lock.unlock();
@@ -101,9 +137,11 @@ class DecodedCache {
   std::mutex mutex_;
   std::condition_variable decoded_;
   std::unordered_map<uint64_t, Entry> entries_;
-  std::list<uint64_t> used_;  // numbers of the pieces that are there, most recently used first
-  uint64_t bytes_ = 0;        // of these
-  uint64_t decoding_ = 0;     // bytes of the pieces that are being decoded ahead
+  // Numbers of the pieces that are there: those with rows that were not used, the most recently
+  // used first; and those used up, the last one first.
+  std::list<uint64_t> recent_, used_up_;
+  uint64_t bytes_ = 0, used_up_bytes_ = 0;  // of all; of those used up
+  uint64_t decoding_ = 0;                   // bytes of the pieces that are being decoded ahead
 };
 
 }  // namespace penstock

@@ -51,6 +51,7 @@ class Hdf5Rows : public Indexed {
   uint64_t length(uint64_t) const override { return source_->arrays[0].rows(); }
   SpecRef spec() const override { return source_->spec; }
   bool costly() const override { return !source_->direct; }
+  bool in_place() const override { return true; }
   std::string origin(const Context&, const At&, uint64_t position) const override {
     return source_->path + ", row " + std::to_string(position);
   }
@@ -118,7 +119,7 @@ class Hdf5Rows : public Indexed {
                    std::span<const uint32_t> sorted, const Target& target, Chunk& out,
                    uint32_t row) {
       if (array.chunks[0].bytes == 0) {
-        for (uint32_t i : sorted) fill(array, target.row(i));
+        for (uint32_t i : sorted) array.write_fill(target.row(i));
         return;
       }
       std::array<File::Segment, Chunk::kRows> segments;
@@ -150,16 +151,6 @@ class Hdf5Rows : public Indexed {
       return array.chunks[position / rows].offset + position % rows * bytes;
     }
 
-    static void fill(const ChunkedArray& array, std::span<std::byte> to) {
-      if (array.fill.empty()) {
-        std::memset(to.data(), 0, to.size());
-        return;
-      }
-      for (size_t i = 0; i < to.size(); i += array.fill.size()) {
-        std::memcpy(to.data() + i, array.fill.data(), array.fill.size());
-      }
-    }
-
     // Rows of arrays whose chunks have to be decoded: chunk by chunk.
     void decode_rows(size_t leaf, std::span<const uint64_t> positions,
                      std::span<const uint32_t> sorted, const Target& target, Chunk& out,
@@ -170,24 +161,58 @@ class Hdf5Rows : public Indexed {
       for (size_t begin = 0, end = 0; begin < sorted.size(); begin = end) {
         const uint64_t group = positions[sorted[begin]] / rows;
         while (end < sorted.size() && positions[sorted[end]] / rows == group) ++end;
+        if (decode_in_place(leaf, group, positions, sorted.subspan(begin, end - begin), target)) {
+          continue;
+        }
         for (uint64_t chunk = group * across; chunk < (group + 1) * across; ++chunk) {
-          ChunkCache::Piece decoded;
+          ChunkCache::Piece decoded = nullptr;
           for (uint32_t i : sorted.subspan(begin, end - begin)) {
             attempt(i, positions[i], out, row, [&] {
               if (decoded == nullptr) decoded = decode(leaf, chunk, bytes);
               copy_row_of_chunk(array, positions[i], chunk, {decoded.get(), bytes}, target.row(i));
             });
           }
+          if (decoded != nullptr) stage_.source_->cache.used(key_of(leaf, chunk), end - begin);
         }
       }
     }
 
+    // Decodes a chunk to its place in the batch, where the batch has all of its rows in order.
+    // False: it has not, the cache has the chunk or space for it, or the chunk cannot be read.
+    bool decode_in_place(size_t leaf, uint64_t chunk, std::span<const uint64_t> positions,
+                         std::span<const uint32_t> sorted, const Target& target) {
+      const ChunkedArray& array = stage_.source_->arrays[leaf];
+      const uint64_t bytes = array.chunk_bytes();
+      const uint32_t first = sorted[0];
+      if (sorted.size() != static_cast<uint64_t>(array.chunk[0]) || !array.whole_rows() ||
+          target.stride != target.row_bytes) {
+        return false;
+      }
+      for (uint32_t k = 0; k < sorted.size(); ++k) {
+        if (sorted[k] != first + k || positions[first + k] != positions[first] + k) return false;
+      }
+      if (stage_.source_->cache.takes(key_of(leaf, chunk), bytes)) return false;
+      try {
+        decoders_[leaf].decode(*stage_.pool_->get(stage_.number_), chunk,
+                               {target.row(first).data(), bytes});
+        return true;
+      } catch (const Error&) {
+        return false;  // it is decoded again, for each row's failure
+      }
+    }
+
+    uint64_t rows_of(size_t leaf, uint64_t chunk) const {
+      const ChunkedArray& array = stage_.source_->arrays[leaf];
+      const auto most = static_cast<uint64_t>(array.chunk[0]);
+      return std::min(most, array.rows() - chunk / array.chunks_per_row() * most);
+    }
+    uint64_t key_of(size_t leaf, uint64_t chunk) const { return chunk * decoders_.size() + leaf; }
+
     ChunkCache::Piece decode(size_t leaf, uint64_t chunk, uint64_t bytes) {
-      const uint64_t key = chunk * decoders_.size() + leaf;
-      return stage_.source_->cache.get(key, [&] {
+      return stage_.source_->cache.get(key_of(leaf, chunk), [&] {
         ChunkCache::Piece data = std::make_shared_for_overwrite<std::byte[]>(bytes);
         decoders_[leaf].decode(*stage_.pool_->get(stage_.number_), chunk, {data.get(), bytes});
-        return ChunkCache::Decoded{std::move(data), bytes};
+        return ChunkCache::Decoded{std::move(data), bytes, rows_of(leaf, chunk)};
       });
     }
 

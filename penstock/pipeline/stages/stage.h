@@ -37,6 +37,9 @@ class Indexed {
   // This stage or one below it runs user code, inflates or decodes. Such work must not run in a
   // thread that others wait for.
   virtual bool costly() const = 0;
+  // Elements may be made in the batch itself: what makes them does not call the user's code, which
+  // may take any time.
+  virtual bool in_place() const { return !costly(); }
   // The stage calls Python, so it must run on one of Python's threads.
   virtual bool python() const { return false; }
   // The decision on elements of this stage whose schema turns out later to differ from the
@@ -77,6 +80,7 @@ class IndexMapped : public Indexed {
   const IndexedRef& input() const { return input_; }
   SpecRef spec() const override { return input_->spec(); }
   bool costly() const override { return input_->costly(); }
+  bool in_place() const override { return input_->in_place(); }
   bool python() const override { return input_->python(); }
   Decision decision() const override { return input_->decision(); }
   std::string origin(const Context& context, const At& at, uint64_t position) const override;

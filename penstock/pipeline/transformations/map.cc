@@ -48,6 +48,7 @@ class Map : public Indexed {
   uint64_t length(uint64_t base) const override { return input_->length(base); }
   SpecRef spec() const override { return spec_; }
   bool costly() const override { return op_->costly() || input_->costly(); }
+  bool in_place() const override { return !op_->costly() && input_->in_place(); }
   bool python() const override { return op_->python() || input_->python(); }
   Decision decision() const override {
     return op_->user_code() ? Decision::kUndecided : input_->decision();
