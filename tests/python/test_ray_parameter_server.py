@@ -5,8 +5,11 @@ All gradients are -1 and the learning rate is 1, so each weight counts the pushe
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import random
+import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +22,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import train
+from penstock import _engine, train
 
 pytest.importorskip("ray")
 
@@ -239,6 +242,78 @@ def test_a_node_that_is_killed_during_pushes_loses_nothing_that_was_saved(
             assert count == 6 + before + after
     assert extra.node_id not in nodes(server)
     server.close()
+
+
+def test_a_shard_that_wakes_up_after_it_was_replaced_refuses_to_serve(server: Any) -> None:
+    with server.connect(worker_id=1) as client:
+        push(client, 3)
+        server.save()
+        push(client)
+    sleeping = actor(server, "shard-1")
+    pid = ray.get(sleeping.__ray_call__.remote(lambda _: os.getpid()))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        plan = server._plan
+        successor = _engine.HostedShard(
+            plan.blocks,
+            plan.optimizer._built,
+            SHARDS,
+            1,
+            plan.server,
+            _engine.ServerMode(*plan.mode),
+            ["unix:@"],
+            plan.secret,
+            False,
+            plan.snapshots,
+        )
+        assert successor.restore(None)
+        assert json.loads(successor.stats())["version"] == 3
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: isinstance(ray.get(sleeping.locate.remote()), str))
+    assert "another process has replaced its epoch 1" in ray.get(sleeping.locate.remote())
+    with pytest.raises(penstock.Timeout, match="has replaced its epoch 1"):
+        server.connect(timeout=1)
+    with pytest.raises(penstock.Closed, match="does not serve"):  # its state is in no snapshot
+        server.save()
+    successor.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_a_minute_of_random_kills_loses_nothing_that_was_saved(
+    cluster: Any, tmp_path: Path
+) -> None:
+    dice = random.Random(7)
+    server = served(snapshots=tmp_path, snapshot_seconds=0.3)
+    times = 20_000
+    workers = [
+        work.options(max_retries=-1, num_cpus=0.1).remote(server, i + 1, times) for i in range(3)
+    ]
+    end = time.monotonic() + 60
+    kills = 0
+    while time.monotonic() < end:
+        time.sleep(dice.uniform(0.5, 3))
+        stats = server.stats()
+        part = dice.choice(["shard-0", "shard-1", "snapshots"])
+        ray.kill(actor(server, part), no_restart=False)
+        kills += 1
+        until(lambda: all(actor_epoch(server, i) for i in range(SHARDS)), 100)
+        for before, after in zip(stats, server.stats(), strict=True):
+            assert after["version"] >= before["saved_version"]
+            assert after["epoch"] >= before["epoch"]
+    for each in workers:
+        ray.cancel(each, force=True)
+    ray.wait(workers, num_returns=len(workers), timeout=60)
+    assert kills >= 10
+    found = counts(server)
+    for count, shard in zip(found, server.stats(), strict=True):
+        # Each push in the weights is in the ledger, once.
+        assert count <= sum(each["sequence"] for each in shard["workers"])
+    server.close()
+    again = served(snapshots=tmp_path)
+    assert counts(again) == found
+    again.close()
 
 
 def test_without_snapshots_a_lost_shard_is_an_error_and_not_a_new_one(cluster: Any) -> None:

@@ -1,5 +1,7 @@
 #include "penstock/train/server/hosted_shard.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -26,7 +28,8 @@ Range range_of(const Layout& layout, const HostedShardOptions& options) {
 }  // namespace
 
 HostedShard::HostedShard(Layout layout, const Optimizer& optimizer, HostedShardOptions options)
-    : layout_(std::move(layout)),
+    : pid_(getpid()),
+      layout_(std::move(layout)),
       optimizer_(optimizer),
       options_(std::move(options)),
       range_(range_of(layout_, options_)),
@@ -175,6 +178,12 @@ std::string HostedShard::stats() const {
 }
 
 void HostedShard::close() {
+  if (getpid() != pid_) {  // locks and the hold are the parent's: the objects are leaked
+    (void)new std::shared_ptr<Shard>(shard_);
+    (void)service_.release();
+    (void)hold_.release();
+    return;
+  }
   std::unique_ptr<ShardService> service;
   {
     const std::lock_guard lock(mutex_);

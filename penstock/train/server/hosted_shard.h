@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -33,7 +35,7 @@ struct HostedShardOptions {
 // or restore(), and then serves. Its part of a snapshot is made in steps that the writer of the
 // snapshots calls at all shards: docs/training.md, section 8.
 //
-// Threads: any. A forked child does not serve.
+// Threads: any. A forked child does not serve: there close() does nothing.
 class HostedShard {
  public:
   // Errors kInvalidArgument, kOutOfMemory, kSystem; kNotFound: no such folder.
@@ -82,6 +84,7 @@ class HostedShard {
   void serve();  // REQUIRED: mutex_ is held
   void check_writer(uint64_t writer);
 
+  const pid_t pid_;
   const Layout layout_;
   const Optimizer optimizer_;
   const HostedShardOptions options_;

@@ -74,6 +74,7 @@ class ShardActor:
         self._node = ray.get_runtime_context().get_node_id()
         self._host = ray.util.get_node_ip_address()
         self._opening = threading.Lock()
+        self._opened: _engine.HostedShard | None = None  # not restored yet
         self._shard: _engine.HostedShard | None = None
         self._why_not = "it has not begun"
         restarted = _restarted()
@@ -89,7 +90,7 @@ class ShardActor:
         with self._opening:
             if self._shard is not None:
                 return []
-            shard = self._open()
+            shard = self._opened or self._open()
             if snapshot is None:
                 shard.begin(weights, version)
             else:
@@ -165,7 +166,7 @@ class ShardActor:
     def _restore(self) -> bool:
         with self._opening:
             try:
-                shard = self._open()
+                shard = self._opened = self._opened or self._open()
                 if not shard.restore(None):
                     raise NotFound(
                         f"{self._plan.snapshots} has no snapshot; its state is lost",
