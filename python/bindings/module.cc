@@ -63,7 +63,9 @@ NB_MODULE(_engine, m) {
   penstock::python::bind_train_batch(m);
   penstock::python::bind_train_files(m);
   penstock::python::bind_train_publish(m);
+  penstock::python::bind_train_relay(m);
   penstock::python::bind_train_server(m);
+  penstock::python::bind_train_hosted(m);
   penstock::python::bind_train_channel(m);
   penstock::python::bind_train_batcher(m);
   penstock::python::bind_online(m);

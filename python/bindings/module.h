@@ -82,8 +82,14 @@ void bind_train_files(nanobind::module_& m);
 // The two ends of publish and attach.
 void bind_train_publish(nanobind::module_& m);
 
+// Published weights that are sent to other hosts.
+void bind_train_relay(nanobind::module_& m);
+
 // The two ends of a parameter server.
 void bind_train_server(nanobind::module_& m);
+
+// One shard of a parameter server on several hosts, and its snapshots.
+void bind_train_hosted(nanobind::module_& m);
 
 // The two ends of a channel.
 void bind_train_channel(nanobind::module_& m);

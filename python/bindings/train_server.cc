@@ -1,6 +1,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -12,9 +13,11 @@
 #include "gil.h"
 #include "gradient_parts.h"
 #include "module.h"
+#include "penstock/base/error.h"
 #include "penstock/train/server/parameter_client.h"
 #include "penstock/train/server/parameter_server.h"
 #include "penstock/train/server/shard_link.h"
+#include "penstock/train/server/shard_resolver.h"
 #include "penstock/train/server/shard_supervisor.h"
 #include "train.h"
 
@@ -67,6 +70,37 @@ void bind_making(nb::class_<Server>& server) {
       .def_prop_ro("damaged_snapshots", &Server::damaged_snapshots);
 }
 
+// A resolver whose locate() is Python's: locate(shard, timeout) returns the address and the epoch
+// of a shard, or a text with the reason why it is not known now.
+class PythonResolver final : public train::ShardResolver {
+ public:
+  // With the GIL.
+  explicit PythonResolver(nb::object locate, size_t shards)
+      : locate_(std::move(locate)), shards_(shards) {}
+  ~PythonResolver() override {
+    const WithGil locked;
+    locate_.reset();
+  }
+  PythonResolver(const PythonResolver&) = delete;
+  PythonResolver& operator=(const PythonResolver&) = delete;
+
+  size_t shards() const override { return shards_; }
+  train::ShardLocation locate(size_t shard, double timeout_s) override {
+    const WithGil locked;
+    StayWhenEnded stay;
+    const nb::object told = locate_(shard, timeout_s);
+    stay.returned();
+    if (nb::isinstance<nb::str>(told)) {
+      throw Error(Code::kClosed, "connect", nb::cast<std::string>(told));
+    }
+    return {nb::cast<std::string>(told[0]), nb::cast<uint64_t>(told[1])};
+  }
+
+ private:
+  nb::object locate_;
+  const size_t shards_;
+};
+
 }  // namespace
 
 void bind_train_server(nb::module_& m) {
@@ -109,24 +143,41 @@ void bind_train_server(nb::module_& m) {
   m.def("supervise_shards", &train::supervise_shards, nb::arg("text"), nb::arg("descriptors"),
         nb::arg("control"), nb::arg("lock"), Unlocked());
 
+  using train::FixedLocations;
+  using train::ShardResolver;
+  nb::class_<ShardResolver>(m, "ShardResolver", "Internal: where the shards of a server are.")
+      .def_static(
+          "fixed",
+          [](std::vector<std::string> addresses) -> std::shared_ptr<ShardResolver> {
+            return std::make_shared<FixedLocations>(std::move(addresses));
+          },
+          nb::arg("addresses"))
+      .def_static(
+          "asking",
+          [](nb::object locate, size_t shards) -> std::shared_ptr<ShardResolver> {
+            return std::make_shared<PythonResolver>(std::move(locate), shards);
+          },
+          nb::arg("locate"), nb::arg("shards"));
+
   nb::class_<ParameterClient>(m, "ParameterClient", "Internal: use penstock.train.connect.")
       .def(
           "__init__",
-          [](ParameterClient* made, const std::vector<std::string>& addresses, std::string name,
+          [](ParameterClient* made, std::shared_ptr<ShardResolver> resolver, std::string name,
              uint64_t worker_id, std::string secret, bool encrypt, double retry, int encoding,
              double top_k) {
-            new (made)
-                ParameterClient(addresses, {.name = std::move(name),
-                                            .worker_id = worker_id,
-                                            .secret = std::move(secret),
-                                            .encrypt = encrypt,
-                                            .retry_s = retry,
-                                            .encoding = static_cast<train::Encoding>(encoding),
-                                            .top_k = top_k,
-                                            .while_waiting = look_for_signals});
+            const WithoutGil unlocked;
+            new (made) ParameterClient(std::move(resolver),
+                                       {.name = std::move(name),
+                                        .worker_id = worker_id,
+                                        .secret = std::move(secret),
+                                        .encrypt = encrypt,
+                                        .retry_s = retry,
+                                        .encoding = static_cast<train::Encoding>(encoding),
+                                        .top_k = top_k,
+                                        .while_waiting = look_for_signals});
           },
-          nb::arg("addresses"), nb::arg("name"), nb::arg("worker_id"), nb::arg("secret"),
-          nb::arg("encrypt"), nb::arg("retry"), nb::arg("encoding"), nb::arg("top_k"), Unlocked())
+          nb::arg("resolver"), nb::arg("name"), nb::arg("worker_id"), nb::arg("secret"),
+          nb::arg("encrypt"), nb::arg("retry"), nb::arg("encoding"), nb::arg("top_k"))
       .def(
           "slab",
           [](const ParameterClient& client, bool shared) {
@@ -148,6 +199,8 @@ void bind_train_server(nb::module_& m) {
           nb::arg("parts"),
           nb::sig("def push_parts(self, parts: list) -> tuple[bool, bool, list[int]]"))
       .def("stats", &ParameterClient::stats, Unlocked())
+      .def("beat", &ParameterClient::beat, Unlocked())
+      .def_prop_ro("lease", &ParameterClient::lease)
       .def("close", &ParameterClient::close, Unlocked())
       .def_prop_ro("sequence", &ParameterClient::sequence)
       .def_prop_ro("name", &ParameterClient::name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -22,11 +23,14 @@ def pushed(server):
 
 
 def generations(folder):
-    return sorted(int(path.name.split(".")[1]) for path in folder.glob("snapshot.*.json"))
+    """Epochs of writers and generations, ascending."""
+    names = [path.name.split(".") for path in folder.glob("snapshot.*.json")]
+    return sorted((int(epoch), int(generation)) for _, epoch, generation, _ in names)
 
 
-def shard_file(folder, shard, generation):
-    return folder / f"shard-{shard}-of-2.{generation}.safetensors"
+def shard_file(folder, shard, snapshot):
+    epoch, generation = snapshot
+    return folder / f"shard-{shard}-of-2.{epoch}.{generation}.safetensors"
 
 
 def flip_a_bit(path):
@@ -49,16 +53,17 @@ def test_a_damaged_snapshot_is_named_and_the_one_before_it_is_taken(tmp_path, ca
         # The snapshot before the last was written when the third server began.
         assert server.pull() == [2, 2]
         assert (server.parameters["w"] == 2).all()
-        assert generations(tmp_path)[-1] == kept[-1] + 1
+        assert generations(tmp_path)[-1] == (kept[-1][0] + 1, kept[-1][1] + 1)
     assert [str(damaged) in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_without_a_good_snapshot_there_is_an_error_that_names_a_file(tmp_path):
     with served(snapshots=tmp_path) as server:
         pushed(server)
-    for generation in generations(tmp_path):
-        flip_a_bit(shard_file(tmp_path, 0, generation))
-    with pytest.raises(penstock.DataLoss, match=f"shard-0-of-2.{generation}.safetensors"):
+    files = [shard_file(tmp_path, 0, snapshot) for snapshot in generations(tmp_path)]
+    for file in files:
+        flip_a_bit(file)
+    with pytest.raises(penstock.DataLoss, match=re.escape(files[-1].name)):
         served(snapshots=tmp_path)
 
 

@@ -20,6 +20,7 @@ namespace {
 
 constexpr double kMinTryS = 0.1;
 constexpr double kCancelS = 1;
+constexpr double kBeatS = 1;
 constexpr double kLeaveS = 5;   // for all shards together
 constexpr double kStallS = 60;  // upper limit, for any retry_s
 constexpr auto kFirstPause = std::chrono::milliseconds(2);
@@ -58,10 +59,13 @@ bool is_retryable(const Error& error) {
 }  // namespace
 
 ParameterClient::ParameterClient(const std::vector<std::string>& addresses, ClientOptions options)
+    : ParameterClient(std::make_shared<FixedLocations>(addresses), std::move(options)) {}
+
+ParameterClient::ParameterClient(std::shared_ptr<ShardResolver> resolver, ClientOptions options)
     : options_(std::move(options)),
       pid_(getpid()),
       worker_(options_.worker_id != 0 ? options_.worker_id : random_number()) {
-  if (addresses.empty()) throw refuse("connect", "no addresses");
+  if (resolver->shards() == 0) throw refuse("connect", "no addresses");
   if (!(options_.top_k > 0 && options_.top_k <= 1)) {
     throw refuse("connect", "top_k is a fraction of the gradient, above 0 and at most 1");
   }
@@ -71,15 +75,16 @@ ParameterClient::ParameterClient(const std::vector<std::string>& addresses, Clie
   if (!(options_.retry_s >= 0)) throw refuse("connect", "retry is a number of seconds");
   if (options_.name.empty()) options_.name = std::to_string(pid_);
   if (options_.name.size() > wire::kMaxNameBytes) throw refuse("connect", "the name is too long");
-  for (const std::string& address : addresses) {
+  for (size_t i = 0; i < resolver->shards(); ++i) {
     links_.push_back(std::make_unique<ShardLink>(
-        address, ShardLink::Worker{.id = worker_,
-                                   .chosen = options_.worker_id != 0,
-                                   .name = options_.name,
-                                   .secret = options_.secret,
-                                   .encrypt = options_.encrypt,
-                                   .stall_timeout_s = std::clamp(options_.retry_s, 1.0, kStallS),
-                                   .while_waiting = [this] { poll_caller(); }}));
+        resolver, i,
+        ShardLink::Worker{.id = worker_,
+                          .chosen = options_.worker_id != 0,
+                          .name = options_.name,
+                          .secret = options_.secret,
+                          .encrypt = options_.encrypt,
+                          .stall_timeout_s = std::clamp(options_.retry_s, 1.0, kStallS),
+                          .while_waiting = [this] { poll_caller(); }}));
   }
   try {
     call_all(
@@ -143,6 +148,7 @@ void ParameterClient::check_shards() {
   }
   if (next != layout_->floats()) throw refuse("connect", "the last shard is missing");
   compensated_ = links_[0]->server().compensated != 0;
+  lease_s_ = links_[0]->server().lease_s;
   non_finite_ = static_cast<NonFinite>(links_[0]->server().non_finite);
   encoded_.resize(links_.size());
   // A push begins when all shards have decided on the one before, so their numbers differ by at
@@ -381,6 +387,16 @@ ParameterClient::Pushed ParameterClient::send_to_all(std::vector<ShardLink::Push
         part.sequence = sequence_;
         part.squares = squares;
         part.encoding = encoding;
+        if (part.slab != nullptr && !link.local()) {  // the shard has moved to another host
+          const Range range = link.range();
+          if (encoding == Encoding::kRuns) {
+            encoded_[i] = encode_runs(parts_, range, {});
+            part.gradient = encoded_[i];
+          } else {
+            part.gradient = std::as_bytes(part.slab->values().subspan(range.begin, range.size()));
+          }
+          part.slab = nullptr;
+        }
         if (compensated_) {
           part.base = base_->values().subspan(link.range().begin, link.range().size());
           part.base_slab = link.local() ? &*base_ : nullptr;
@@ -398,6 +414,21 @@ ParameterClient::Pushed ParameterClient::send_to_all(std::vector<ShardLink::Push
 } catch (...) {
   staging_.reset();
   throw;
+}
+
+void ParameterClient::beat() {
+  if (getpid() != pid_) throw refuse("beat", "this client is the parent process's");
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || closed_) return;
+  for (const auto& link : links_) {
+    try {
+      link->connect(kBeatS);
+      link->send_alive();
+    } catch (const Error& error) {
+      if (!is_retryable(error)) continue;  // the next push or pull reports it
+      link->drop();
+    }
+  }
 }
 
 std::string ParameterClient::stats() {

@@ -42,6 +42,8 @@ class ParameterClient {
   // The addresses of all shards of one server, in any order. Errors: kInvalidArgument (shards of
   // different servers, a missing shard; options), kTimeout (no answer within retry_s), kSystem.
   ParameterClient(const std::vector<std::string>& addresses, ClientOptions options);
+  // The same for shards that may move: the resolver tells where they are.
+  ParameterClient(std::shared_ptr<ShardResolver> resolver, ClientOptions options);
   ~ParameterClient();
   ParameterClient(const ParameterClient&) = delete;
   ParameterClient& operator=(const ParameterClient&) = delete;
@@ -81,6 +83,13 @@ class ParameterClient {
   // then nothing was sent.
   Pushed push(std::span<const GradientPart> parts);
 
+  // Tells all shards that this worker is alive, so that its lease does not expire during a long
+  // step; reconnects to shards that were restarted. Does nothing during another call, which is a
+  // sign of life itself. Call it from another thread, several times in lease(). A shard that does
+  // not answer within a second is tried again by the next call. Errors: those of while_waiting().
+  void beat();
+  double lease() const { return lease_s_; }  // seconds; see ServerMode
+
   // A JSON list with an object for each shard; see Shard::stats().
   std::string stats();
 
@@ -108,6 +117,7 @@ class ParameterClient {
   std::vector<std::unique_ptr<ShardLink>> links_;  // in the order of their ranges
   std::optional<Layout> layout_;
   bool compensated_ = false;
+  double lease_s_ = 0;
   NonFinite non_finite_ = NonFinite::kRaise;
   std::atomic<uint64_t> sequence_{0};        // written under mutex_
   std::optional<Deadline> cancel_deadline_;  // set while pushes are cancelled

@@ -104,8 +104,8 @@ ParameterServer::ParameterServer(const Parameters& parameters, const Optimizer& 
   for (size_t i = 0; i < shards_.size(); ++i) {
     const uint64_t server = shards_[i]->memory()->record().server;
     services_.push_back(std::make_unique<ShardService>(
-        shards_[i], ShardPlace{layout_, ranges_[i], server}, options.mode,
-        std::vector<std::string>{listen[i]}, options.secret, options.encrypt));
+        shards_[i], ShardPlace{layout_, ranges_[i], server, snapshots ? snapshots->epoch() : 0},
+        options.mode, std::vector<std::string>{listen[i]}, options.secret, options.encrypt));
     addresses_.push_back(services_[i]->addresses()[0]);
   }
   if (!snapshots) return;

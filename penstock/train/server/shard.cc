@@ -345,6 +345,13 @@ void Shard::pulled(uint64_t worker, uint64_t bytes) {
   renew(member);
 }
 
+void Shard::alive(uint64_t worker) {
+  std::lock_guard lock(mutex_);
+  expire_leases();
+  const auto found = members_.find(worker);
+  if (found != members_.end() && has_lease(found->second)) renew(found->second);
+}
+
 // ---- pushes -------------------------------------------------------------------------------------
 
 bool Shard::all_pushes_held() const {

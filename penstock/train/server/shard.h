@@ -106,6 +106,9 @@ class Shard {
   // The worker pulled `bytes` bytes, which renews its lease.
   void pulled(uint64_t worker, uint64_t bytes);
 
+  // The worker is alive, for example in a long step: renews its lease, unless that had expired.
+  void alive(uint64_t worker);
+
   // Applies one push; its spans must stay valid until the return. A repeated push gets the same
   // answer and is not applied again. Errors: kNotFound (the worker did not join), kInvalidArgument
   // (see NonFinite; sizes), kClosed.

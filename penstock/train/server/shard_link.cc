@@ -38,8 +38,8 @@ uint64_t SlabNumbers::number_of(const Slab& slab) {
   return slabs_.back().number;
 }
 
-ShardLink::ShardLink(std::string address, Worker worker)
-    : address_(std::move(address)), worker_(std::move(worker)) {}
+ShardLink::ShardLink(std::shared_ptr<ShardResolver> resolver, size_t shard, Worker worker)
+    : resolver_(std::move(resolver)), shard_(shard), worker_(std::move(worker)) {}
 
 void ShardLink::drop() {
   connection_.reset();
@@ -61,6 +61,9 @@ void ShardLink::connect(double timeout_s) {
   options.timeout_s = std::min(timeout_s, kConnectS);
   options.stall_timeout_s = worker_.stall_timeout_s;
   options.while_waiting = worker_.while_waiting;
+  const ShardLocation location = resolver_->locate(shard_, options.timeout_s);
+  address_ = location.address;
+  epoch_ = std::max(epoch_, location.epoch);
   connection_ = net::connect(address_, options);
   local_ = connection_->local();
   try {
@@ -72,12 +75,19 @@ void ShardLink::connect(double timeout_s) {
                                         .decided = decided_,
                                         .in_doubt = in_doubt_,
                                         .evictions = server_.evictions,
-                                        .incarnation = server_.incarnation});
+                                        .incarnation = server_.incarnation,
+                                        .epoch = epoch_});
     wire::append(hello, worker_.name);
     ask(wire::Ask::kHello, hello);
     Answer said = answer(wait_s_);
     ByteReader rest = wire::reader(said.rest, "connect");
     const auto server = rest.get<wire::ServerHead>();
+    if (server.epoch < epoch_) {
+      throw Error(Code::kClosed, "connect",
+                  address_ + " has epoch " + std::to_string(server.epoch) + ", and epoch " +
+                      std::to_string(epoch_) + " has replaced it");
+    }
+    epoch_ = server.epoch;
     const std::string json = text_body(said.body_bytes);
     Layout layout = Layout::from_json(json);
     if (server.begin >= server.end || server.end > layout.floats()) {
@@ -224,6 +234,11 @@ void ShardLink::send_ready() {
   ask(wire::Ask::kReady);
   (void)answer(wait_s_);
   ready_ = true;
+}
+
+void ShardLink::send_alive() {
+  ask(wire::Ask::kAlive);
+  (void)answer(wait_s_);
 }
 
 std::string ShardLink::stats() {

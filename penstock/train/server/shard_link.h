@@ -13,6 +13,7 @@
 #include "penstock/train/server/gradient.h"
 #include "penstock/train/server/shard.h"
 #include "penstock/train/server/shard_messages.h"
+#include "penstock/train/server/shard_resolver.h"
 #include "penstock/train/slab.h"
 
 namespace penstock::train {
@@ -51,17 +52,19 @@ class ShardLink {
     // Called several times a second while waiting for an answer; may throw, which ends the wait.
     std::function<void()> while_waiting;
   };
-  ShardLink(std::string address, Worker worker);
+  // REQUIRED: `shard` < resolver->shards().
+  ShardLink(std::shared_ptr<ShardResolver> resolver, size_t shard, Worker worker);
 
   // Connects if there is no connection. From now on the answer to a request must begin within
   // `timeout_s` (at least a second), unless the shard may hold it; else kTimeout. The layout and
-  // the server must be those of the former connection, if any.
+  // the server must be those of the former connection, if any. A shard whose epoch is lower than
+  // another that this link has seen is kClosed: it has been replaced.
   void connect(double timeout_s);
   // Sets that limit; at least a second, unless timeout_s is 0 or less.
   void limit_wait(double timeout_s);
   void drop();  // closes the connection, if there is one
 
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return address_; }  // at the last connect()
   bool local() const { return local_; }
   // From the last answer to a hello, as is local(). REQUIRED: connected once.
   const Layout& layout() const { return *layout_; }
@@ -91,6 +94,7 @@ class ShardLink {
 
   // Tells the shard that this worker has connected to all shards; repeated after a reconnect.
   void send_ready();
+  void send_alive();  // tells the shard that this worker is alive
   std::string stats();
   // Tells the shard that this worker leaves, waits up to `wait_s` for the answer, and drops the
   // connection. Throws only exceptions of while_waiting(): a shard that does not get the message
@@ -110,8 +114,11 @@ class ShardLink {
   std::string text_body(uint64_t bytes);
   void register_slab(const Slab& slab, uint64_t number);
 
-  const std::string address_;
+  const std::shared_ptr<ShardResolver> resolver_;
+  const size_t shard_;
   const Worker worker_;
+  std::string address_;
+  uint64_t epoch_ = 0;  // the highest that was seen
   std::unique_ptr<net::Connection> connection_;
   bool local_ = false;
   double wait_s_ = 0;

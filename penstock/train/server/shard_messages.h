@@ -21,6 +21,7 @@ enum class Ask : uint32_t {
   kStats = 5,  // nothing more                          -> body: JSON
   kBye = 6,    // nothing more                          -> nothing more
   kReady = 7,  // nothing more                          -> nothing more; see Shard::ready()
+  kAlive = 8,  // nothing more                          -> nothing more; see Shard::alive()
 };
 
 struct AskHead {
@@ -38,6 +39,7 @@ struct HelloHead {
   uint64_t evictions = 0;
   uint32_t incarnation = 0;
   uint32_t reserved = 0;
+  uint64_t epoch = 0;  // the highest epoch of this shard that the worker has seen
 };
 
 struct SlabHead {
@@ -83,6 +85,8 @@ struct ServerHead {
   uint64_t evictions = 0;
   uint32_t incarnation = 0;
   uint32_t reserved = 0;
+  uint64_t epoch = 0;  // see ShardPlace
+  double lease_s = 0;  // see ServerMode
 };
 
 inline constexpr uint32_t kMaxNameBytes = 256;

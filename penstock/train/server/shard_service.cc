@@ -104,6 +104,11 @@ class ShardService::Session {
         }
         service_.shard_->ready(worker_);
         return send(ok(), {});
+      case wire::Ask::kAlive:
+        end(head);
+        require_worker();
+        service_.shard_->alive(worker_);
+        return send(ok(), {});
     }
     throw damaged("no such message");
   }
@@ -117,7 +122,14 @@ class ShardService::Session {
       service_.shard_->cancel_push(hello.worker);
       throw gone();
     }
+    if (hello.epoch > service_.place_.epoch) {
+      throw Error(Code::kClosed, "shard",
+                  "epoch " + std::to_string(hello.epoch) + " has replaced this shard with epoch " +
+                      std::to_string(service_.place_.epoch));
+    }
     wire::ServerHead server;
+    server.epoch = service_.place_.epoch;
+    server.lease_s = service_.mode_.lease_s;
     server.server = service_.place_.server;
     wire::AnswerHead answer = ok();
     const auto known = service_.shard_->join({.id = hello.worker,

@@ -23,6 +23,9 @@ struct ShardPlace {
   Layout layout;
   Range range;
   uint64_t server = 0;  // the server's id: not 0, the same for all its shards
+  // See claim_epoch(). A worker that has seen a higher one is refused: this shard has been
+  // replaced. 0: none.
+  uint64_t epoch = 0;
 };
 
 // Serves one shard at some addresses, with a thread for each address and each connection. A peer

@@ -49,6 +49,7 @@ struct Plan {
     snapshots.assign(folder.begin(), folder.end());
     json.at("owner").get_to(owner);
     json.at("server").get_to(server);
+    json.at("epoch").get_to(epoch);
   }
 
   Json json;
@@ -60,6 +61,7 @@ struct Plan {
   pid_t owner = 0;  // the process that made the server
   bool encrypt = false;
   uint64_t server = 0;
+  uint64_t epoch = 0;
 };
 
 // A path need not be UTF-8, but JSON must be.
@@ -102,7 +104,7 @@ std::string one_line(const char* what) {
     os::exit_with(std::move(supervisor), 0);
     const auto ranges = partition(plan.layout, plan.addresses.size());
     auto shard = std::make_shared<Shard>(memory, plan.optimizer, plan.mode);
-    ShardService service(shard, {plan.layout, ranges[i], plan.server}, plan.mode,
+    ShardService service(shard, {plan.layout, ranges[i], plan.server, plan.epoch}, plan.mode,
                          {with_port(plan.addresses[i], memory->port())}, plan.secret, plan.encrypt);
     memory->set_port(port_of(service.addresses()[0]));
     memory->count_served();
@@ -187,6 +189,7 @@ ShardProcesses::ShardProcesses(const Parameters& parameters, const Optimizer& op
   if (snapshots_) {
     damaged_snapshots_ = snapshots_->damaged();
     lock_ = snapshots_->lock().fd();
+    epoch_ = snapshots_->epoch();
   }
 }
 
@@ -212,7 +215,8 @@ std::string ShardProcesses::text(const std::vector<std::string>& addresses) cons
               {"encrypt", options_.encrypt},
               {"snapshots", bytes_of(options_.snapshots)},
               {"owner", getpid()},
-              {"server", memories_[0]->record().server}}
+              {"server", memories_[0]->record().server},
+              {"epoch", epoch_}}
       .dump();
 }
 
@@ -318,7 +322,7 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
   const auto served = [](const auto& memory) { return memory->served() > 0; };
   if (!shared || !orphaned || !std::ranges::all_of(memories, served)) return;
   SnapshotFolder folder(plan.snapshots, partition(plan.layout, memories.size()), plan.optimizer,
-                        plan.layout, std::move(shared));
+                        plan.layout, std::move(shared), plan.epoch);
   save_unsaved(memories, folder);
 }
 

@@ -55,6 +55,7 @@ class ShardProcesses {
   std::unique_ptr<SnapshotFolder> snapshots_;  // until start_saving()
   std::unique_ptr<SnapshotSaver> saver_;
   std::atomic<int> lock_{-1};
+  uint64_t epoch_ = 0;
 };
 
 // Runs the shards of text(), one process each, and restarts those that end. Returns, after all

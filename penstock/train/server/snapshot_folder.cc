@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/train/server/epoch.h"
 
 namespace penstock::train {
 namespace {
@@ -17,8 +18,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kServer = "ParameterServer";
-constexpr std::string_view kManifestBegin = "snapshot.", kManifestEnd = ".json";
+constexpr std::string_view kManifestBegin = "snapshot", kManifestEnd = ".json";
 constexpr std::string_view kShardBegin = "shard-", kShardEnd = ".safetensors";
+constexpr uint64_t kClaim = UINT64_MAX;  // in place of an epoch: claim one
 constexpr uint32_t kMaxIncarnation = (1u << 30) - 1;
 constexpr uint64_t kMaxManifestBytes = uint64_t{1} << 24;
 
@@ -28,18 +30,32 @@ Error damaged_snapshot(const std::string& path, const std::string& why) {
 
 std::string state_name(size_t i) { return "optimizer/" + std::to_string(i); }
 
-// The generation in the name of a file: the number in front of `end`. nullopt: another file's name.
-std::optional<uint64_t> generation_in(std::string_view name, std::string_view begin,
-                                      std::string_view end) {
-  if (name.size() < begin.size() + end.size() || !name.starts_with(begin) || !name.ends_with(end)) {
-    return std::nullopt;
-  }
-  name.remove_suffix(end.size());
-  name.remove_prefix(std::max(begin.size(), name.rfind('.') + 1));
-  uint64_t generation = 0;
-  const auto [last, error] = std::from_chars(name.data(), name.data() + name.size(), generation);
+// Takes a number off the end of a name, with the dot in front of it.
+std::optional<uint64_t> take_number(std::string_view& name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  uint64_t number = 0;
+  const auto [last, error] =
+      std::from_chars(name.data() + dot + 1, name.data() + name.size(), number);
   if (error != std::errc() || last != name.data() + name.size()) return std::nullopt;
-  return generation;
+  name.remove_suffix(name.size() - dot);
+  return number;
+}
+
+// The generation in the name of a file: the numbers in front of `end`. nullopt: another file's
+// name.
+std::optional<SnapshotFolder::Id> generation_in(std::string_view name, std::string_view begin,
+                                                std::string_view end) {
+  if (!name.starts_with(begin) || !name.ends_with(end)) return std::nullopt;
+  name.remove_suffix(end.size());
+  const auto generation = take_number(name);
+  const auto epoch = generation ? take_number(name) : std::nullopt;
+  if (!epoch || name.size() < begin.size()) return std::nullopt;
+  return SnapshotFolder::Id{.epoch = *epoch, .generation = *generation};
+}
+
+std::string suffix_of(const SnapshotFolder::Id& id) {
+  return "." + std::to_string(id.epoch) + "." + std::to_string(id.generation);
 }
 
 // The record as JSON: version, step, counts, and the used rows.
@@ -101,32 +117,33 @@ SnapshotFolder::SnapshotFolder(std::string folder, std::vector<Range> ranges,
     : SnapshotFolder(folder, std::move(ranges), optimizer, layout,
                      std::make_unique<FolderLock>(
                          folder, kServer, "end that server, or give another folder for snapshots"),
-                     std::move(files)) {}
+                     kClaim, std::move(files)) {}
 
 SnapshotFolder::SnapshotFolder(std::string folder, std::vector<Range> ranges,
                                const Optimizer& optimizer, const Layout& layout,
-                               std::unique_ptr<FolderLock> lock, std::shared_ptr<FileSystem> files)
+                               std::unique_ptr<FolderLock> lock, uint64_t epoch,
+                               std::shared_ptr<FileSystem> files)
     : folder_(std::move(folder)),
       ranges_(std::move(ranges)),
       optimizer_(optimizer.name()),
       layout_hash_(layout.hash()),
       states_(static_cast<uint32_t>(optimizer.state_slabs())),
       files_(std::move(files)),
-      lock_(std::move(lock)) {}
+      lock_(std::move(lock)),
+      epoch_(epoch == kClaim ? claim_epoch(folder_, kWriterRole) : epoch) {}
 
-std::string SnapshotFolder::shard_path(size_t shard, uint64_t generation) const {
+std::string SnapshotFolder::shard_path(size_t shard, const Id& id) const {
   return folder_ + "/" + std::string(kShardBegin) + std::to_string(shard) + "-of-" +
-         std::to_string(ranges_.size()) + "." + std::to_string(generation) + std::string(kShardEnd);
+         std::to_string(ranges_.size()) + suffix_of(id) + std::string(kShardEnd);
 }
 
-std::string SnapshotFolder::manifest_path(uint64_t generation) const {
-  return folder_ + "/" + std::string(kManifestBegin) + std::to_string(generation) +
-         std::string(kManifestEnd);
+std::string SnapshotFolder::manifest_path(const Id& id) const {
+  return folder_ + "/" + std::string(kManifestBegin) + suffix_of(id) + std::string(kManifestEnd);
 }
 
 // Those that have a manifest, ascending.
-std::vector<uint64_t> SnapshotFolder::generations() const {
-  std::vector<uint64_t> found;
+std::vector<SnapshotFolder::Id> SnapshotFolder::generations() const {
+  std::vector<Id> found;
   for (const std::string& name : files_->list(folder_ + "/")) {
     if (const auto its = generation_in(name, kManifestBegin, kManifestEnd)) found.push_back(*its);
   }
@@ -136,13 +153,13 @@ std::vector<uint64_t> SnapshotFolder::generations() const {
 
 // ---- restoring ----------------------------------------------------------------------------------
 
-bool SnapshotFolder::find() {
+bool SnapshotFolder::find(std::optional<size_t> shard) {
   good_ = generations();
   if (good_.empty()) return false;
   std::optional<Error> newest;
   for (; !good_.empty(); good_.pop_back()) {
     try {
-      check(good_.back());
+      check(good_.back(), shard);
       return true;
     } catch (const Error& error) {
       if (error.code() != Code::kDataLoss && error.code() != Code::kNotFound) throw;
@@ -155,18 +172,20 @@ bool SnapshotFolder::find() {
                   "empty folder. The newest: " + newest->what());
 }
 
-// Errors kDataLoss, kNotFound: the manifest or a shard's file is damaged or missing.
-void SnapshotFolder::check(uint64_t generation) const {
-  const std::string path = manifest_path(generation);
+// Errors kDataLoss, kNotFound: the manifest or a file is damaged or missing, of all shards or of
+// the given one.
+void SnapshotFolder::check(const Id& id, std::optional<size_t> shard) const {
+  const std::string path = manifest_path(id);
   std::vector<FileDigest> written;
   const std::string text = text_of(*files_->open(path));
   try {
     const Json json = Json::parse(text);
-    if (json.at("generation").get<uint64_t>() != generation) {
+    if (json.at("generation").get<uint64_t>() != id.generation ||
+        json.at("epoch").get<uint64_t>() != id.epoch) {
       throw damaged_snapshot(path, "it is the manifest of another generation");
     }
-    for (const Json& shard : json.at("shards")) {
-      written.push_back({shard.at("bytes").get<uint64_t>(), shard.at("crc32c").get<uint32_t>()});
+    for (const Json& each : json.at("shards")) {
+      written.push_back({each.at("bytes").get<uint64_t>(), each.at("crc32c").get<uint32_t>()});
     }
   } catch (const Json::exception& error) {
     throw damaged_snapshot(path, error.what());
@@ -179,7 +198,8 @@ void SnapshotFolder::check(uint64_t generation) const {
                     ": give the same number of shards, or another folder");
   }
   for (size_t i = 0; i < written.size(); ++i) {
-    const auto file = files_->open(shard_path(i, generation));
+    if (shard && *shard != i) continue;
+    const auto file = files_->open(shard_path(i, id));
     if (file->size() != written[i].bytes || digest_of(*file) != written[i]) {
       throw damaged_snapshot(file->path(), "its checksum is not that of the manifest, " + path);
     }
@@ -222,32 +242,64 @@ ShardCheckpoint SnapshotFolder::load(size_t shard) const {
 
 // ---- saving -------------------------------------------------------------------------------------
 
+SnapshotFolder::Id SnapshotFolder::next() const {
+  const std::vector<Id> before = generations();
+  return {epoch_, before.empty() ? 1 : before.back().generation + 1};
+}
+
 void SnapshotFolder::save(std::span<const std::unique_ptr<ShardCheckpoint>> shards) {
-  const std::vector<uint64_t> before = generations();
-  const uint64_t generation = before.empty() ? 1 : before.back() + 1;
-  Json manifest{{"generation", generation}, {"shards", Json::array()}};
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const ShardCheckpoint& shard = *shards[i];
-    const Shape shape{static_cast<int64_t>(shard.weights.size())};
-    std::vector<ArrayToStore> arrays{{"weights", shape, shard.weights}};
-    for (size_t k = 0; k < shard.states.size(); ++k) {
-      arrays.push_back({state_name(k), shape, shard.states[k]});
-    }
-    const Range range = ranges_[i];
-    const FileDigest written = write_safetensors(
-        *files_, shard_path(i, generation), arrays,
-        {{"optimizer", optimizer_},
-         {"layout", std::to_string(layout_hash_)},
-         {"floats", std::to_string(range.begin) + "-" + std::to_string(range.end)},
-         {"record", to_json(shard.record)}});
-    manifest["shards"].push_back(
-        {{"bytes", written.bytes}, {"crc32c", written.crc32c}, {"version", shard.record.version}});
+  const Id id = next();
+  std::vector<Part> parts;
+  for (size_t i = 0; i < shards.size(); ++i) parts.push_back(write(i, id, *shards[i]));
+  commit(id, parts);
+}
+
+SnapshotFolder::Part SnapshotFolder::write(size_t shard, const Id& id,
+                                           const ShardCheckpoint& state) const {
+  const Shape shape{static_cast<int64_t>(state.weights.size())};
+  std::vector<ArrayToStore> arrays{{"weights", shape, state.weights}};
+  for (size_t k = 0; k < state.states.size(); ++k) {
+    arrays.push_back({state_name(k), shape, state.states[k]});
+  }
+  const Range range = ranges_[shard];
+  const FileDigest written =
+      write_safetensors(*files_, shard_path(shard, id), arrays,
+                        {{"optimizer", optimizer_},
+                         {"layout", std::to_string(layout_hash_)},
+                         {"floats", std::to_string(range.begin) + "-" + std::to_string(range.end)},
+                         {"record", to_json(state.record)}});
+  return {.file = written, .version = state.record.version};
+}
+
+// A writer that is replaced between the check and the manifest's appearance adds a generation of
+// its own epoch, which is older than all of its successor's.
+void SnapshotFolder::commit(const Id& id, std::span<const Part> parts) {
+  if (const uint64_t newest = newest_epoch(folder_, kWriterRole); newest > epoch_) {
+    throw Error(Code::kClosed, "snapshot",
+                "epoch " + std::to_string(newest) + " writes the snapshots in " + folder_ +
+                    " now, instead of epoch " + std::to_string(epoch_) + "; this one was refused");
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].epoch == 0) continue;
+    const uint64_t newest = newest_epoch(folder_, shard_role(i));
+    if (newest == parts[i].epoch) continue;
+    throw Error(Code::kClosed, "snapshot",
+                "shard " + std::to_string(i) + " with epoch " + std::to_string(parts[i].epoch) +
+                    " has been replaced by epoch " + std::to_string(newest) +
+                    "; its state was refused");
+  }
+  Json manifest{{"epoch", id.epoch}, {"generation", id.generation}, {"shards", Json::array()}};
+  for (const Part& part : parts) {
+    manifest["shards"].push_back({{"bytes", part.file.bytes},
+                                  {"crc32c", part.file.crc32c},
+                                  {"version", part.version},
+                                  {"epoch", part.epoch}});
   }
   const std::string text = manifest.dump() + "\n";
-  const auto sink = files_->create(manifest_path(generation));
+  const auto sink = files_->create(manifest_path(id));
   sink->write(std::as_bytes(std::span(text)));
   sink->commit();
-  good_.push_back(generation);
+  good_.push_back(id);
   remove_old();
 }
 
@@ -255,9 +307,9 @@ void SnapshotFolder::save(std::span<const std::unique_ptr<ShardCheckpoint>> shar
 // without them. Files that cannot be removed now are removed after a later save.
 void SnapshotFolder::remove_old() const {
   if (good_.size() <= kKept) return;
-  const uint64_t oldest = good_[good_.size() - kKept];
+  const Id oldest = good_[good_.size() - kKept];
   std::error_code ignored;
-  for (const uint64_t generation : generations()) {
+  for (const Id& generation : generations()) {
     if (generation < oldest) std::filesystem::remove(manifest_path(generation), ignored);
   }
   for (const std::string& name : files_->list(folder_ + "/")) {

@@ -17,7 +17,7 @@ from .._engine import Schedule
 from .batcher import Batcher
 from .batcher_processes import BatcherClient, attach_batcher
 from .channel import Channel, Producer, attach_channel, channel
-from .client import ParameterClient, connect
+from .client import ParameterClient, Resolver, connect
 from .hogwild import Hogwild, HogwildReport
 from .loop import Loop, LoopMeasure, LoopReport
 from .mqtt import MqttClient, mqtt
@@ -67,6 +67,7 @@ __all__ = [
     "Predictions",
     "Producer",
     "RMSProp",
+    "Resolver",
     "Rows",
     "Schedule",
     "Slab",

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from .. import _engine
 from ..base.arguments import addresses as addresses_of
 from ..base.arguments import flag, integer, old_names, real, string
 from ..base.conventions import Closing
-from ..errors import InvalidArgument
+from ..errors import Error, InvalidArgument
 from .parameters import Parameters, Slab, copy_all, engine_slab
 from .steps import Rows, parts_of
 
-__all__ = ["ParameterClient", "connect"]
+__all__ = ["ParameterClient", "Resolver", "connect"]
+
+# Seconds between two signs of life: a share of the lease, within these limits.
+_BEATS_IN_LEASE, _FEWEST, _MOST = 4, 0.02, 10.0
+
+
+class Resolver(Protocol):
+    """Finds the shards of a server that may move to other addresses.
+
+    A client asks it before every attempt to connect, from any thread.
+    """
+
+    shards: int  # of the server
+
+    def locate(self, shard: int, timeout: float) -> tuple[str, int] | str:
+        """Return the address and the epoch of a shard, within `timeout` seconds.
+
+        A shard with a lower epoch at this address is refused; 0: any. Return the reason as text if
+        the address is not known now: the client asks again until its own timeout.
+        """
+        ...
+
 
 _ENCODINGS = {None: 0, "float16": 1, "bfloat16": 2, "top_k": 3}
 
@@ -29,8 +53,16 @@ class ParameterClient(Closing):
     that closes the client.
     """
 
-    def __init__(self, client: _engine.ParameterClient) -> None:
+    def __init__(self, client: _engine.ParameterClient, heartbeat: bool = False) -> None:
         self._client = client
+        self._closing = threading.Event()
+        if heartbeat:
+            threading.Thread(
+                target=_beat,
+                args=(weakref.ref(self), client.lease, self._closing),
+                name="penstock-heartbeat",
+                daemon=True,
+            ).start()
         self._parameters: Parameters | None = None
         self._gradients: Slab | None = None
         self._iterating: tuple[Any, Iterator[Any]] | None = None
@@ -206,20 +238,40 @@ class ParameterClient(Closing):
 
     def close(self) -> None:
         """Leave the server: no shard waits for this worker any more. Idempotent."""
+        self._closing.set()
         self._client.close()
+
+    def __del__(self) -> None:
+        closing = getattr(self, "_closing", None)
+        if closing is not None:
+            closing.set()
 
     def __repr__(self) -> str:
         return f"<penstock.train.ParameterClient {self.name!r} of {self._client.shards} shards>"
 
 
+def _beat(
+    client: weakref.ref[ParameterClient], lease: float, closing: threading.Event
+) -> None:  # in a thread
+    pause = min(max(lease / _BEATS_IN_LEASE, _FEWEST), _MOST)
+    while not closing.wait(pause):
+        its = client()
+        if its is None:
+            return
+        with contextlib.suppress(Error):  # the next push or pull reports what is wrong
+            its._client.beat()
+        del its
+
+
 @old_names(retry="timeout")
 def connect(
-    addresses: str | Sequence[str],
+    addresses: str | Sequence[str] | Resolver,
     *,
     name: str = "",
     worker_id: int | None = None,
     secret: str | None = None,
     encrypt: bool = False,
+    heartbeat: bool = False,
     timeout: float = 60.0,
     compress: Literal["float16", "bfloat16", "top_k"] | None = None,
     top_k: float = 0.01,
@@ -228,8 +280,9 @@ def connect(
 
     Parameters
     ----------
-    addresses : str or list of str
-        `ParameterServer.addresses`: one for each shard, in any order.
+    addresses : str or list of str, or Resolver
+        `ParameterServer.addresses`: one for each shard, in any order. A resolver finds shards that
+        move to other addresses.
     name : str
         Shown in statistics; averages of gradients add up workers in the order of their names.
         Default: the process id.
@@ -244,6 +297,9 @@ def connect(
     encrypt : bool
         Whether to encrypt TCP connections. Must be the same at the server; otherwise connecting
         fails before anything is sent.
+    heartbeat : bool
+        Whether a thread tells the shards that this worker is alive, so that a step may take longer
+        than the server's ``lease``. Other workers then wait for it as long as its process runs.
     timeout : float
         Seconds that a shard may be unreachable or silent before a call raises `Timeout`.
     compress : {"float16", "bfloat16", "top_k"}, optional
@@ -265,7 +321,7 @@ def connect(
         )
     return ParameterClient(
         _engine.ParameterClient(
-            addresses_of("addresses", addresses, "connect"),
+            _resolver_of(addresses),
             string("name", name, "connect"),
             0
             if worker_id is None
@@ -275,5 +331,14 @@ def connect(
             real("timeout", timeout, "connect"),
             _ENCODINGS[compress],
             real("top_k", top_k, "connect"),
-        )
+        ),
+        flag("heartbeat", heartbeat, "connect"),
     )
+
+
+def _resolver_of(addresses: str | Sequence[str] | Resolver) -> _engine.ShardResolver:
+    if hasattr(addresses, "locate"):
+        resolver: Any = addresses
+        shards = integer("shards", resolver.shards, 1, (1 << 32) - 1, operation="connect")
+        return _engine.ShardResolver.asking(resolver.locate, shards)
+    return _engine.ShardResolver.fixed(addresses_of("addresses", addresses, "connect"))

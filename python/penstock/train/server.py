@@ -113,21 +113,10 @@ class ParameterServer(Closing):
         snapshots: str | os.PathLike[str] | None = None,
         snapshot_seconds: float = 60.0,
     ) -> None:
-        if not isinstance(parameters, Parameters):
-            raise _wrong("parameters", parameters, "train.Parameters")
-        if not isinstance(optimizer, Optimizer):
-            raise _wrong("optimizer", optimizer, "one such as train.Adam(1e-3)")
-        if not isinstance(non_finite, str) or non_finite not in _POLICIES:
-            raise InvalidArgument(
-                f"non_finite is {non_finite!r}; there are {', '.join(_POLICIES)}", "ParameterServer"
-            )
+        check_state(parameters, optimizer)
         shards = _count("shards", shards, 1)
         mode = _engine.ServerMode(
-            None if staleness is None else _count("staleness", staleness, 0),
-            real("lease", lease, "ParameterServer"),
-            _count("workers", workers, 0),
-            real("delay_compensation", delay_compensation, "ParameterServer"),
-            _POLICIES.index(non_finite),
+            *mode_numbers(staleness, lease, workers, delay_compensation, non_finite)
         )
         where = [] if listen is None else addresses_of("listen", listen, "ParameterServer")
         secret = "" if secret is None else string("secret", secret, "ParameterServer")
@@ -256,6 +245,31 @@ class ParameterServer(Closing):
             shards=self._shards,
             use_multiprocessing=self._processes is not None,
         )
+
+
+def check_state(parameters: Any, optimizer: Any) -> None:
+    """Raise `InvalidArgument` if these are not the weights and the optimizer of a server."""
+    if not isinstance(parameters, Parameters):
+        raise _wrong("parameters", parameters, "train.Parameters")
+    if not isinstance(optimizer, Optimizer):
+        raise _wrong("optimizer", optimizer, "one such as train.Adam(1e-3)")
+
+
+def mode_numbers(
+    staleness: int | None, lease: float, workers: int, delay_compensation: float, non_finite: str
+) -> tuple[int | None, float, int, float, int]:
+    """Check these arguments of a server; return those of `_engine.ServerMode`."""
+    if not isinstance(non_finite, str) or non_finite not in _POLICIES:
+        raise InvalidArgument(
+            f"non_finite is {non_finite!r}; there are {', '.join(_POLICIES)}", "ParameterServer"
+        )
+    return (
+        None if staleness is None else _count("staleness", staleness, 0),
+        real("lease", lease, "ParameterServer"),
+        _count("workers", workers, 0),
+        real("delay_compensation", delay_compensation, "ParameterServer"),
+        _POLICIES.index(non_finite),
+    )
 
 
 def _count(name: str, value: Any, least: int) -> int:

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "penstock/train/server/epoch.h"
 #include "tests/cpp/io/memory_files.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/refusals.h"
@@ -74,7 +77,7 @@ TEST_F(SnapshotFolderTest, a_save_that_fails_leaves_the_snapshot_before_it) {
     files_->full_after = 2000;  // enough for the first shard
     EXPECT_THROW(snapshots->save(state(2)), Error);
   }
-  EXPECT_EQ(files_->kind(path("shard-0-of-2.2.safetensors")), FileSystem::Kind::kFile);
+  EXPECT_EQ(files_->kind(path("shard-0-of-2.2.2.safetensors")), FileSystem::Kind::kFile);
   EXPECT_EQ(found(), 1);
   EXPECT_TRUE(damaged_.empty());
   files_->full_after = UINT64_MAX;
@@ -90,39 +93,39 @@ TEST_F(SnapshotFolderTest, a_damaged_snapshot_is_passed_over_and_named) {
     const auto snapshots = open();
     for (uint64_t version = 1; version <= 4; ++version) snapshots->save(state(version));
   }
-  files_->remove(path("shard-1-of-2.4.safetensors"));
+  files_->remove(path("shard-1-of-2.1.4.safetensors"));
   EXPECT_EQ(found(), 3);
   ASSERT_EQ(damaged_.size(), 1u);
-  EXPECT_NE(damaged_[0].find("shard-1-of-2.4.safetensors"), std::string::npos) << damaged_[0];
+  EXPECT_NE(damaged_[0].find("shard-1-of-2.1.4.safetensors"), std::string::npos) << damaged_[0];
   // One bit of a weight, which no other check would notice.
-  (*files_)[path("shard-0-of-2.3.safetensors")].back() ^= 1;
+  (*files_)[path("shard-0-of-2.1.3.safetensors")].back() ^= 1;
   EXPECT_EQ(found(), 2);
   ASSERT_EQ(damaged_.size(), 2u);
-  EXPECT_NE(damaged_[1].find("shard-0-of-2.3.safetensors"), std::string::npos) << damaged_[1];
-  (*files_)[path("snapshot.2.json")].resize(20);
+  EXPECT_NE(damaged_[1].find("shard-0-of-2.1.3.safetensors"), std::string::npos) << damaged_[1];
+  (*files_)[path("snapshot.1.2.json")].resize(20);
   EXPECT_EQ(found(), 1);
-  EXPECT_NE(damaged_[2].find("snapshot.2.json"), std::string::npos) << damaged_[2];
+  EXPECT_NE(damaged_[2].find("snapshot.1.2.json"), std::string::npos) << damaged_[2];
   // The next one is newer than all of these.
   {
     const auto snapshots = open();
     snapshots->find();
     snapshots->save(state(5));
   }
-  EXPECT_EQ(files_->kind(path("snapshot.5.json")), FileSystem::Kind::kFile);
+  EXPECT_EQ(files_->kind(path("snapshot.5.5.json")), FileSystem::Kind::kFile);
   EXPECT_EQ(found(), 5);
-  files_->remove(path("snapshot.5.json"));
-  (*files_)[path("snapshot.1.json")] = "{}";
+  files_->remove(path("snapshot.5.5.json"));
+  (*files_)[path("snapshot.1.1.json")] = "{}";
   const std::string why = message_of(Code::kDataLoss, [&] { found(); });
-  EXPECT_NE(why.find("shard-1-of-2.4.safetensors"), std::string::npos) << why;
+  EXPECT_NE(why.find("shard-1-of-2.1.4.safetensors"), std::string::npos) << why;
 }
 
 TEST_F(SnapshotFolderTest, the_last_three_are_kept_on_disk) {
   SnapshotFolder snapshots(folder_, ranges_, optimizer_, layout_);
-  std::set<std::string> expected{"lock"};
+  std::set<std::string> expected{"lock", "writer.1.epoch"};
   for (uint64_t version = 1; version <= 5; ++version) {
     snapshots.save(state(version));
     if (version < 3) continue;
-    const std::string end = "." + std::to_string(version);
+    const std::string end = ".1." + std::to_string(version);
     expected.insert("snapshot" + end + ".json");
     expected.insert("shard-0-of-2" + end + ".safetensors");
     expected.insert("shard-1-of-2" + end + ".safetensors");
@@ -148,6 +151,78 @@ TEST_F(SnapshotFolderTest, another_number_of_shards_layout_or_optimizer_is_refus
   EXPECT_NE(why(ranges_, Optimizer::adagrad(1.0, 1e-8, 0, {}), layout_).find("optimizer"),
             std::string::npos);
   EXPECT_NE(why(ranges_, optimizer_, Layout{{"v", {1100}}}).find("layout"), std::string::npos);
+}
+
+TEST_F(SnapshotFolderTest, a_writer_that_was_replaced_is_refused_by_its_epoch) {
+  auto writer = [&] {
+    return std::make_unique<SnapshotFolder>(folder_, ranges_, optimizer_, layout_, nullptr,
+                                            claim_epoch(folder_, kWriterRole), files_);
+  };
+  const auto old = writer();
+  old->save(state(1));
+  const SnapshotFolder::Id late = old->next();
+  const std::vector<SnapshotFolder::Part> parts{old->write(0, late, *state(9)[0]),
+                                                old->write(1, late, *state(9)[1])};
+  const auto replacement = writer();
+  replacement->save(state(2));
+  const std::string why = message_of(Code::kClosed, [&] { old->commit(late, parts); });
+  EXPECT_NE(why.find("epoch 2 writes the snapshots"), std::string::npos) << why;
+  EXPECT_EQ(found(), 2);
+  // If it was stopped between that check and the manifest's appearance, its snapshot is older than
+  // those of its replacement, whatever its generation.
+  SnapshotFolder unchecked(folder_, ranges_, optimizer_, layout_, nullptr, UINT64_MAX - 1, files_);
+  unchecked.commit({.epoch = 1, .generation = 99}, parts);
+  EXPECT_EQ(found(), 2);
+}
+
+TEST_F(SnapshotFolderTest, the_state_of_a_shard_that_was_replaced_is_refused_by_its_epoch) {
+  const auto snapshots = open();
+  const SnapshotFolder::Id id = snapshots->next();
+  std::vector<SnapshotFolder::Part> parts;
+  for (size_t i = 0; i < 2; ++i) {
+    parts.push_back(snapshots->write(i, id, *state(1)[i]));
+    parts[i].epoch = claim_epoch(folder_, shard_role(i));
+  }
+  snapshots->commit(id, parts);
+  EXPECT_EQ(claim_epoch(folder_, shard_role(1)), 2u);
+  const std::string why =
+      message_of(Code::kClosed, [&] { snapshots->commit(snapshots->next(), parts); });
+  EXPECT_NE(why.find("shard 1 with epoch 1"), std::string::npos) << why;
+}
+
+TEST_F(SnapshotFolderTest, one_shard_is_restored_without_reading_the_others) {
+  open()->save(state(1));
+  files_->remove(path("shard-0-of-2.1.1.safetensors"));
+  const auto snapshots = open();
+  EXPECT_TRUE(snapshots->find(1));
+  EXPECT_EQ(snapshots->load(1).record.version, 1u);
+  message_of(Code::kDataLoss, [&] { snapshots->find(0); });
+}
+
+TEST(EpochTest, processes_that_claim_at_the_same_time_get_different_epochs) {
+  const std::string folder = ::testing::TempDir() + "/epochs-" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  EXPECT_EQ(newest_epoch(folder, shard_role(1)), 0u);
+  constexpr size_t kThreads = 4, kClaims = 25;
+  std::vector<std::vector<uint64_t>> claimed(kThreads);
+  std::vector<std::thread> threads;
+  for (auto& mine : claimed) {
+    threads.emplace_back([&folder, &mine] {
+      for (size_t i = 0; i < kClaims; ++i) mine.push_back(claim_epoch(folder, shard_role(1)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::set<uint64_t> all;
+  for (const auto& mine : claimed) {
+    EXPECT_TRUE(std::ranges::is_sorted(mine));
+    all.insert(mine.begin(), mine.end());
+  }
+  EXPECT_EQ(all.size(), kThreads * kClaims);
+  EXPECT_EQ(newest_epoch(folder, shard_role(1)), *all.rbegin());
+  EXPECT_EQ(newest_epoch(folder, shard_role(11)), 0u);
+  EXPECT_EQ(claim_epoch(folder, kWriterRole), 1u);
+  std::filesystem::remove_all(folder);
+  message_of(Code::kNotFound, [&] { claim_epoch(folder, kWriterRole); });
 }
 
 TEST_F(SnapshotFolderTest, one_server_at_a_time_uses_a_folder) {

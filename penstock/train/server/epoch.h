@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+// Epochs order the processes that have had one role in a server, one after the other: the shard
+// with a certain number, or the writer of its snapshots. A process that was thought dead and runs
+// again has a lower epoch than its replacement, and is refused by that number. Epochs are files in
+// the folder of snapshots, which all hosts of a server see: "shard-3.17.epoch". A file is created
+// exclusively, so no two processes get the same epoch. docs/training.md, section 8.
+namespace penstock::train {
+
+// The role of the process that writes manifests.
+inline constexpr char kWriterRole[] = "writer";
+std::string shard_role(size_t shard);
+
+// Takes an epoch above all that the role has had, from 1. Removes the files of earlier ones. Errors
+// kNotFound: no such folder; kSystem.
+uint64_t claim_epoch(const std::string& folder, const std::string& role);
+
+// The highest epoch of a role; 0: none, or the folder cannot be read.
+uint64_t newest_epoch(const std::string& folder, const std::string& role);
+
+}  // namespace penstock::train

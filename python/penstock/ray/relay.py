@@ -1,0 +1,124 @@
+"""Published weights on every node of a Ray cluster."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from ..base.arguments import flag, string
+from ..base.conventions import Closing, shown
+from ..errors import Closed, System
+
+_OPERATION = "ray.relay"
+_START, _STEP = 120.0, 30.0  # seconds: until the first actor runs; for an answer
+
+
+def relay(name: str, *, to: str | None = None, encrypt: bool = False) -> Relay:
+    """Publish weights of this node on all other nodes, so that readers everywhere read in place.
+
+    An actor on this node reads each version that `train.publish` makes under the name. It sends the
+    version once to an actor on every other node, which publishes it there: readers call
+    ``train.attach(to)`` as on this node, and share the memory. Nodes that join later get a copy,
+    too. A version that is replaced before it was sent to a node is skipped there, and counted. The
+    actors are detached: they run until `Relay.close`, also when this process has ended.
+
+    Parameters
+    ----------
+    name : str
+        As of `train.publish`, in a process of this node. The learner may start later, end, and
+        start again.
+    to : str, optional
+        The name on the other nodes. Default: `name`.
+    encrypt : bool
+        Whether connections between nodes are encrypted (TLS 1.3). They always need a secret, which
+        the actors get through Ray.
+
+    Returns
+    -------
+    Relay
+        A running relay of this name, if this node has one.
+
+    Raises
+    ------
+    InvalidArgument
+        An invalid argument.
+    System
+        Ray could not start the actor within two minutes.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from .relay_actors import NAMESPACE, RelaySource
+
+    name = string("name", name, _OPERATION)
+    to = name if to is None else string("to", to, _OPERATION)
+    if not ray.is_initialized():
+        ray.init()
+    node = ray.get_runtime_context().get_node_id()
+    actor = f"relay/{node}/{name}/{to}"
+    source = (
+        ray.remote(RelaySource)
+        .options(
+            name=actor,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            max_task_retries=-1,
+            max_concurrency=4,
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        )
+        .remote(name, to, secrets.token_hex(16), flag("encrypt", encrypt, _OPERATION))
+    )
+    try:
+        ray.get(source.stats.remote(), timeout=_START)
+    except ray.exceptions.RayError as error:
+        raise System(f"Ray did not start the relay of {name}: {error}", _OPERATION) from error
+    return Relay(actor, name, to)
+
+
+class Relay(Closing):
+    """A running relay. Can be pickled. Threads: any."""
+
+    def __init__(self, actor: str, name: str, to: str) -> None:
+        self._actor, self._name, self._to = actor, name, to
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Return the counts of each node, by the node's id.
+
+        Keys: ``version``, the learner's number of the last version that is published on the node;
+        ``behind``, how many versions the learner is ahead; ``sent``, ``skipped`` and ``bytes`` so
+        far; ``seconds``, from the read of the last version on the learner's node until it was
+        published; ``failure``, why nothing can be sent now, or ``""``.
+
+        Raises
+        ------
+        Closed
+            The relay was closed, or the learner's node is gone.
+        """
+        import ray
+
+        from .relay_actors import NAMESPACE
+
+        try:
+            found: dict[str, dict[str, Any]] = ray.get(
+                ray.get_actor(self._actor, NAMESPACE).stats.remote(), timeout=_STEP
+            )
+        except (ValueError, ray.exceptions.RayError) as error:
+            raise Closed(f"the relay of {self._name} has ended: {error}", "stats") from None
+        return found
+
+    def close(self) -> None:
+        """End the actors. Readers keep the last version. Idempotent."""
+        import ray
+
+        from .relay_actors import NAMESPACE
+
+        try:
+            ray.kill(ray.get_actor(self._actor, NAMESPACE))  # and with it those that it made
+        except ValueError:
+            return
+
+    def __repr__(self) -> str:
+        return shown(self, self._name, to=self._to)
