@@ -219,7 +219,7 @@ def connect(
     name: str = "",
     worker_id: int | None = None,
     secret: str | None = None,
-    encrypt: bool = False,
+    encrypt: bool | None = None,
     timeout: float = 60.0,
     compress: Literal["float16", "bfloat16", "top_k"] | None = None,
     top_k: float = 0.01,
@@ -240,10 +240,10 @@ def connect(
         up to 1,024 such ids, also after their clients were closed. Default: a random number, which
         the server forgets when the client is closed.
     secret : str, optional
-        The server's secret.
-    encrypt : bool
-        Whether to encrypt TCP connections. Must be the same at the server; otherwise connecting
-        fails before anything is sent.
+        The server's secret. None: the server was given none, and is on this host.
+    encrypt : bool, optional
+        Whether to encrypt TCP connections. None: those with other hosts, and where the server asks
+        for it. If the server says the opposite, connecting fails before anything is sent.
     timeout : float
         Seconds that a shard may be unreachable or silent before a call raises `Timeout`.
     compress : {"float16", "bfloat16", "top_k"}, optional
@@ -255,7 +255,7 @@ def connect(
     ------
     InvalidArgument
         An invalid argument; addresses of several servers, or of some shards only; another secret,
-        or only one end that encrypts.
+        or another `encrypt`; no secret for a server on another host.
     Timeout
         No answer for ``timeout`` seconds.
     """
@@ -271,7 +271,7 @@ def connect(
             if worker_id is None
             else integer("worker_id", worker_id, 1, (1 << 64) - 1, operation="connect"),
             "" if secret is None else string("secret", secret, "connect"),
-            flag("encrypt", encrypt, "connect"),
+            None if encrypt is None else flag("encrypt", encrypt, "connect"),
             real("timeout", timeout, "connect"),
             _ENCODINGS[compress],
             real("top_k", top_k, "connect"),
