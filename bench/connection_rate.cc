@@ -3,6 +3,7 @@
 // connection_rate [MB of a message] [rounds]. Prints a line of JSON for each kind of connection:
 // GB/s of both, best and median of the rounds, which alternate.
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -29,6 +30,7 @@ std::pair<os::Fd, os::Fd> plain_pair(const std::string& kind) {
   const SocketAddress where = own_address(server.get());
   os::Fd client(socket(want.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (::connect(client.get(), where.get(), where.length) != 0) exit(1);
+  if (want.is_unix()) unlink(want.file().c_str());
   return {std::move(client), os::Fd(accept(server.get(), nullptr, nullptr))};
 }
 

@@ -11,6 +11,20 @@ namespace penstock {
 
 using Kind = Framing::Next::Kind;
 
+namespace {
+
+// A few bytes of a compressed file may claim, and become, a thousand times as many.
+constexpr uint64_t kMaxRecordBytes = uint64_t{1} << 30;
+constexpr char kTooLarge[] =
+    "a record of more than 1 GiB after decompression: decompress the file first, if that is right";
+
+// Whether a record of so many bytes is not to be decompressed.
+bool too_large(uint64_t bytes, const SequentialFile& source) {
+  return source.compressed() && bytes > kMaxRecordBytes;
+}
+
+}  // namespace
+
 RecordStream::RecordStream(std::shared_ptr<const StreamFiles> files, const char* operation,
                            std::unique_ptr<Framing> framing, std::function<void()> check_cancelled)
     : files_(std::move(files)),
@@ -91,6 +105,8 @@ size_t RecordStream::read(size_t max_rows) {
     if (next.kind == Kind::kNeedMore) {
       if (over_) {
         drop_rest_of_file(place_);
+      } else if (too_large(next.bytes, *source_)) {
+        drop_rest_of_file(place_, kTooLarge);
       } else {
         fill(next.bytes);
       }
@@ -254,6 +270,7 @@ void RecordStream::skip_damaged(const char* why) {
     drop(gap.bytes);
     if (!gap.more) break;
     if (over_) return drop_rest_of_file(from);
+    if (too_large(gap.wanted, *source_)) return drop_rest_of_file(from, kTooLarge);
     fill(gap.wanted);
   }
   fail(from, place_.offset - from.offset, false, Code::kDataLoss,

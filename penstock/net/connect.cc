@@ -57,7 +57,9 @@ int try_to_connect(int fd, const SocketAddress& address, const ConnectOptions& o
 std::unique_ptr<Connection> authenticate(os::Fd fd, const SocketAddress& address,
                                          const ConnectOptions& options, const Deadline& deadline) {
   if (!address.is_unix()) {
-    Handshake handshake(Handshake::Side::kClient, options.secret, options.encrypt, address.text());
+    Handshake handshake(Handshake::Side::kClient,
+                        Handshake::options(options, on_same_host(fd.get()), address.text()),
+                        address.text());
     for (;;) {
       const HandshakeStatus status = advance_handshake(fd.get(), handshake, address.text());
       if (status == HandshakeStatus::kComplete) break;
@@ -83,7 +85,7 @@ std::unique_ptr<Connection> authenticate(os::Fd fd, const SocketAddress& address
 
 std::unique_ptr<Connection> connect(const std::string& address, const ConnectOptions& options) {
   const Deadline deadline(options.timeout_s);
-  Handshake::check(options.secret, options.encrypt);
+  Handshake::check(options.secret);
   int error = 0;
   const auto candidates = resolve(address);
   for (const SocketAddress& each : candidates) {

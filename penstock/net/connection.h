@@ -35,11 +35,13 @@ struct ConnectionLimits {
 // says which user the other process belongs to.
 struct LinkOptions : ConnectionLimits {
   // At least 16 bytes that cannot be guessed. Each end proves to the other that it knows the
-  // secret before anything else is read. Empty: no secret, which is for loopback only.
+  // secret before anything else is read. Empty: host_secret(), which only processes of this user
+  // on this host know.
   std::string secret;
-  // Encrypts and authenticates all messages; needs a secret. Without encryption, the secret keeps
-  // out other hosts, but not a host that can read and change the network's packets.
-  bool encrypt = false;
+  // Whether all messages are encrypted and authenticated. nullopt: if the other end is on another
+  // host, or asks for it. The ends must not contradict each other. Without encryption, the secret
+  // keeps out other hosts, but not a host that can read and change the network's packets.
+  std::optional<bool> encrypt = std::nullopt;
 };
 
 struct ConnectOptions : LinkOptions {
@@ -165,9 +167,9 @@ class Connection final : private ForkAware {
 };
 
 // Over TCP, returns once the other end has accepted, which takes a thread in Listener::accept().
-// Errors: kInvalidArgument (address, options; the other end has another secret), kNotFound (no such
-// host, or no listener there), kTimeout, kClosed, kSystem. A Unix socket that another user's
-// process serves is kInvalidArgument.
+// Errors: kInvalidArgument (address, options; the other end has another secret; another host, and
+// no secret), kNotFound (no such host, or no listener there), kTimeout, kClosed, kSystem. A Unix
+// socket that another user's process serves is kInvalidArgument.
 std::unique_ptr<Connection> connect(const std::string& address, const ConnectOptions& options = {});
 
 }  // namespace penstock::net

@@ -7,14 +7,16 @@
 #include <cstring>
 
 #include "penstock/base/error.h"
+#include "penstock/net/user_folder.h"
 
 namespace penstock::net {
 namespace {
 
 constexpr char kHandshake[] = "handshake";
 constexpr char kMagic[8] = {'p', 'e', 'n', 's', 't', 'o', 'c', 'k'};
-constexpr uint16_t kVersion = 1;
-constexpr uint16_t kHasSecret = 1, kEncrypted = 2;
+constexpr uint16_t kVersion = 2;
+// Flags of a hello. kEncrypt: the server requires encryption, the client encrypts.
+constexpr uint16_t kHasSecret = 1, kEncrypt = 2, kNeverEncrypts = 4;
 constexpr uint32_t kAccepted = 1, kRefused = 2;
 
 void start_sodium() {
@@ -53,23 +55,37 @@ struct Handshake::ServerReply {
   unsigned char proof[32];
 };
 
-void Handshake::check(const std::string& secret, bool encrypt) {
+void Handshake::check(const std::string& secret) {
   if (!secret.empty() && secret.size() < kMinSecretBytes) {
     throw mismatch("the secret has " + std::to_string(secret.size()) +
                    " bytes; it needs at least " + std::to_string(kMinSecretBytes) +
                    " that cannot be guessed, as from: head -c 32 /dev/urandom | base64");
   }
-  if (secret.empty() && encrypt) {
-    throw mismatch(
-        "encryption needs the same secret at both ends; create one with: head -c 32 "
-        "/dev/urandom | base64");
-  }
 }
 
-Handshake::Handshake(Side side, const std::string& secret, bool encrypt, std::string peer)
-    : side_(side), has_secret_(!secret.empty()), encrypt_(encrypt), peer_(std::move(peer)) {
+Handshake::Options Handshake::options(const LinkOptions& link, bool same_host,
+                                      const std::string& peer) {
+  check(link.secret);
+  if (link.secret.empty() && !same_host) {
+    throw mismatch(peer +
+                   " is on another host: both ends need the same secret; create one with: "
+                   "head -c 32 /dev/urandom | base64");
+  }
+  return {.secret = link.secret.empty() ? host_secret() : link.secret,
+          .is_host_secret = link.secret.empty(),
+          .requires_encryption = link.encrypt.value_or(!same_host),
+          .allows_encryption = link.encrypt.value_or(true)};
+}
+
+Handshake::Handshake(Side side, const Options& options, std::string peer)
+    : side_(side),
+      is_host_secret_(options.is_host_secret),
+      requires_encryption_(options.requires_encryption),
+      allows_encryption_(options.allows_encryption),
+      peer_(std::move(peer)) {
   start_sodium();
-  check(secret, encrypt);
+  const std::string& secret = options.secret;
+  check(secret);
   crypto_generichash(secret_.data(), Key::kBytes,
                      reinterpret_cast<const unsigned char*>(secret.data()), secret.size(),
                      reinterpret_cast<const unsigned char*>("penstock.net.secret.1"), 21);
@@ -93,7 +109,9 @@ Handshake::Hello Handshake::own_hello() const {
   Hello hello{};
   std::memcpy(hello.magic, kMagic, sizeof(kMagic));
   hello.version = kVersion;
-  hello.flags = static_cast<uint16_t>((has_secret_ ? kHasSecret : 0) | (encrypt_ ? kEncrypted : 0));
+  hello.flags = static_cast<uint16_t>((is_host_secret_ ? 0 : kHasSecret) |
+                                      (requires_encryption_ ? kEncrypt : 0) |
+                                      (allows_encryption_ ? 0 : kNeverEncrypts));
   randombytes_buf(hello.nonce, sizeof(hello.nonce));
   return hello;
 }
@@ -151,21 +169,15 @@ void Handshake::take_server_hello() {
                    " of the protocol, this end version " + std::to_string(kVersion) +
                    ": use the same version of penstock at both ends");
   }
-  const Hello mine = own_hello();
-  const uint16_t differs = theirs.hello.flags ^ mine.flags;
-  if (differs & kHasSecret) {
+  Hello mine = own_hello();
+  if ((theirs.hello.flags ^ mine.flags) & kHasSecret) {
     throw mismatch(peer_ +
-                   (has_secret_ ? " has no secret, and this end has one"
-                                : " requires a secret, and this end has none") +
+                   (is_host_secret_ ? " requires a secret, and this end has none"
+                                    : " has no secret, and this end has one") +
                    ": give both ends the same secret");
   }
-  if (differs & kEncrypted) {
-    throw mismatch(
-        peer_ +
-        (encrypt_ ? " does not encrypt, and this end does" : " encrypts, and this end does not") +
-        ": set encrypt at both ends or at neither");
-  }
-  if (differs != 0) throw mismatch(peer_ + " uses options that this end does not know");
+  encrypt_ = decide_encryption(theirs.hello.flags);
+  mine.flags = static_cast<uint16_t>((mine.flags & kHasSecret) | (encrypt_ ? kEncrypt : 0));
   append_to_transcript(&theirs, sizeof(theirs));
   append_to_transcript(&mine, sizeof(mine));
   ClientHello answer{mine, {}};
@@ -176,14 +188,31 @@ void Handshake::take_server_hello() {
   expected_ = sizeof(ServerReply);
 }
 
+// Whether the client encrypts.
+bool Handshake::decide_encryption(uint16_t theirs) const {
+  if (theirs & ~(kHasSecret | kEncrypt | kNeverEncrypts)) {
+    throw mismatch(peer_ + " uses options that this end does not know");
+  }
+  const bool server_refuses = (theirs & kNeverEncrypts) && requires_encryption_;
+  if (server_refuses || ((theirs & kEncrypt) && !allows_encryption_)) {
+    throw mismatch(peer_ +
+                   (server_refuses ? " does not encrypt, and this end does"
+                                   : " encrypts, and this end does not") +
+                   ": set encrypt at both ends to the same value, or at neither");
+  }
+  return (theirs & kEncrypt) || requires_encryption_;
+}
+
 void Handshake::take_client_hello() {
   const auto theirs = parse<ClientHello>();
   append_to_transcript(&theirs.hello, sizeof(theirs.hello));
+  encrypt_ = (theirs.hello.flags & kEncrypt) != 0;
   const uint16_t flags =
-      static_cast<uint16_t>((has_secret_ ? kHasSecret : 0) | (encrypt_ ? kEncrypted : 0));
+      static_cast<uint16_t>((is_host_secret_ ? 0 : kHasSecret) | (encrypt_ ? kEncrypt : 0));
   // Verify the proof first: nothing else is read from an unauthenticated peer.
   if (!verify_proof("client", theirs.proof) || theirs.hello.version != kVersion ||
-      theirs.hello.flags != flags || theirs.hello.reserved != 0) {
+      theirs.hello.flags != flags || theirs.hello.reserved != 0 ||
+      !(encrypt_ ? allows_encryption_ : !requires_encryption_)) {
     return reply(false);
   }
   append_to_transcript(theirs.proof, sizeof(theirs.proof));
@@ -225,9 +254,10 @@ void Handshake::advance_tls() {
 void Handshake::take_server_reply() {
   const auto reply = parse<ServerReply>();
   if (reply.result == kRefused) {
-    throw mismatch(
-        peer_ + " refused this end: " +
-        (has_secret_ ? "its secret is another" : "it accepts no connection without a secret"));
+    throw mismatch(peer_ + " refused this end: " +
+                   (is_host_secret_ ? "its folder for the secret of this user's processes is not " +
+                                          user_folder() + "; give both ends the same secret"
+                                    : "its secret is another"));
   }
   append_to_transcript(&reply, offsetof(ServerReply, proof));
   if (reply.result != kAccepted || reply.reserved != 0 || !verify_proof("server", reply.proof)) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/net/connection.h"
 #include "penstock/net/tls.h"
 
 namespace penstock::net {
@@ -21,25 +22,34 @@ namespace penstock::net {
 //
 // A proof is BLAKE2b, keyed by the secret, over the sender's role and the transcript of all
 // previous messages. So neither an older proof nor the other end's own can be replayed. The server
-// sends its proof only after the client's was verified. If both ends encrypt, TLS follows, so
-// OpenSSL parses nothing from unauthenticated peers. The key of TLS is derived from the secret and
-// the transcript.
+// sends its proof only after the client's was verified. The client decides from both hellos whether
+// TLS follows, and the flags of its own say so. OpenSSL parses nothing from unauthenticated peers.
+// The key of TLS is derived from the secret and the transcript.
 //
 // This class is one end without its socket: it has bytes to send and says how many bytes it expects
 // next. Threads: not synchronised.
 class Handshake {
  public:
   enum class Side { kClient, kServer };
+  struct Options {
+    std::string secret;
+    bool is_host_secret = false;       // the user gave none: host_secret()
+    bool requires_encryption = false;  // the handshake fails without
+    bool allows_encryption = true;
+  };
 
   // The fewest bytes of a secret. Long enough that guessing is hopeless: a client shows its proof
   // to whatever process listens at the address, which can try guesses offline.
   static constexpr size_t kMinSecretBytes = 16;
 
-  // Error kInvalidArgument: the secret is too short, or encryption was asked for without one.
-  static void check(const std::string& secret, bool encrypt);
+  // Error kInvalidArgument: a secret that was given is too short.
+  static void check(const std::string& secret);
+  // The options of one connection. Errors: those of check() and host_secret(); kInvalidArgument: no
+  // secret for another host.
+  static Options options(const LinkOptions& link, bool same_host, const std::string& peer);
 
-  // `peer` is for error texts.
-  Handshake(Side side, const std::string& secret, bool encrypt, std::string peer);
+  // `peer` is for error texts. Error kInvalidArgument: see check().
+  Handshake(Side side, const Options& options, std::string peer);
   ~Handshake();
 
   // The bytes to send now, before anything is read; and how many of them were sent.
@@ -85,6 +95,7 @@ class Handshake {
   static constexpr size_t kMaxMessageBytes = 128;
 
   Hello own_hello() const;
+  bool decide_encryption(uint16_t theirs) const;
   void take_server_hello();
   void take_client_hello();
   void take_server_reply();
@@ -100,9 +111,10 @@ class Handshake {
   Message parse() const;
 
   const Side side_;
-  const bool has_secret_;
-  const bool encrypt_;
+  const bool is_host_secret_;
+  const bool requires_encryption_, allows_encryption_;
   const std::string peer_;
+  bool encrypt_ = false;  // as the client's hello says
   State state_;
   Key secret_;  // a hash of the secret, of a fixed length
   std::array<std::byte, 2 * kMaxMessageBytes> transcript_{};

@@ -18,29 +18,18 @@ namespace {
 
 constexpr char kListener[] = "Listener";
 
-// True for a socket file that no process listens at any more.
-bool is_stale_socket(const SocketAddress& address) {
-  os::Fd probe = make_socket(address);
-  return ::connect(probe.get(), address.get(), address.length) != 0 && errno == ECONNREFUSED;
-}
+constexpr int kAcceptsAtATime = 64;  // of Unix clients, before close() and the timeout are checked
 
-os::Fd bind_to(const SocketAddress& address) {
+os::Fd bind_tcp(const SocketAddress& address) {
   os::Fd fd = make_socket(address);
   const int yes = 1;  // a restarted server can bind the same port
-  if (!address.is_unix()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  int result = bind(fd.get(), address.get(), address.length);
-  const std::string file = address.file();
-  if (result != 0 && errno == EADDRINUSE && !file.empty() && is_stale_socket(address)) {
-    unlink(file.c_str());
-    result = bind(fd.get(), address.get(), address.length);
-  }
-  if (result != 0) {
-    const std::string text = address.text();
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  if (bind(fd.get(), address.get(), address.length) != 0) {
     if (errno == EADDRINUSE) {
       throw Error(Code::kInvalidArgument, kListener,
-                  text + " is in use; port 0 or unix:@ picks a free address");
+                  address.text() + " is in use; port 0 picks a free one");
     }
-    throw Error::from_errno(errno, kListener, "cannot listen at " + text);
+    throw Error::from_errno(errno, kListener, "cannot listen at " + address.text());
   }
   if (listen(fd.get(), SOMAXCONN) != 0) {
     throw Error::from_errno(errno, kListener, "cannot listen at " + address.text());
@@ -61,7 +50,7 @@ struct Listener::PendingConnection {
 
 Listener::Listener(const std::string& address, ListenOptions options)
     : options_(std::move(options)), wake_(os::event()) {
-  Handshake::check(options_.secret, options_.encrypt);
+  Handshake::check(options_.secret);
   if (options_.max_handshakes == 0) {
     throw Error(Code::kInvalidArgument, kListener, "max_handshakes must be at least 1");
   }
@@ -72,10 +61,21 @@ Listener::Listener(const std::string& address, ListenOptions options)
                     ": give a secret, or listen at tcp://127.0.0.1:0");
   }
   local_ = where.is_unix();
-  socket_ = bind_to(where);
-  file_ = where.file();
-  address_ = own_address(socket_.get()).text();
+  if (!local_) handshake_ = Handshake::options(options_, true, where.text());
   watch_forks();
+  try {
+    const std::lock_guard lock(pending_mutex_);  // no fork inherits the socket
+    if (local_) {
+      file_ = SocketFile(where);
+      address_ = where.text();
+    } else {
+      socket_ = bind_tcp(where);
+      address_ = own_address(socket_.get()).text();
+    }
+  } catch (...) {
+    ignore_forks();
+    throw;
+  }
 }
 
 Listener::~Listener() {
@@ -86,6 +86,7 @@ Listener::~Listener() {
 void Listener::after_fork_in_child() noexcept {
   closed_.store(true, std::memory_order_release);
   socket_.reset();
+  file_.abandon();
   for (const auto& each : pending_) each->fd.reset();
   for (const auto& each : authenticated_) each->fd.reset();
   pending_mutex_.unlock();
@@ -94,14 +95,14 @@ void Listener::after_fork_in_child() noexcept {
 void Listener::close() noexcept {
   if (closed_.exchange(true)) return;
   os::signal_event(wake_.get());
-  if (!file_.empty()) unlink(file_.c_str());
-  shutdown(socket_.get(), SHUT_RDWR);  // no further connections
+  file_.remove_file();
+  shutdown(listening(), SHUT_RDWR);  // no further connections
 }
 
 // Empty: no client is waiting.
 os::Fd Listener::next_socket() {
   for (;;) {
-    os::Fd fd(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    os::Fd fd(accept4(listening(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd || errno == EAGAIN || errno == EWOULDBLOCK || closed()) return fd;
     switch (errno) {
       case EMFILE:
@@ -122,7 +123,9 @@ os::Fd Listener::next_socket() {
 }
 
 std::unique_ptr<Connection> Listener::accept_local() {
-  while (os::Fd fd = next_socket()) {
+  for (int i = 0; i < kAcceptsAtATime; ++i) {
+    os::Fd fd = next_socket();
+    if (!fd) break;
     const auto who = unix_peer(fd.get());
     if (!who || who->user != geteuid()) continue;
     return std::make_unique<Connection>(std::move(fd), true, "process " + std::to_string(who->pid),
@@ -136,17 +139,19 @@ void Listener::accept_pending() {
   for (size_t taken = 0; taken < options_.max_handshakes; ++taken) {
     os::Fd fd = next_socket();
     if (!fd) return;
-    SocketAddress peer;
+    std::string text, host;
+    Handshake::Options options = handshake_;
     try {
-      peer = peer_address(fd.get());
+      const SocketAddress peer = peer_address(fd.get());
+      text = peer.text();
+      host = peer.host();
+      options.requires_encryption = options_.encrypt.value_or(!on_same_host(fd.get()));
     } catch (const Error&) {
       continue;  // the client disconnected
     }
     if (pending_.size() >= options_.max_handshakes) disconnect_one();
-    const std::string text = peer.text();
     pending_.push_back(std::unique_ptr<PendingConnection>(new PendingConnection{
-        std::move(fd), text, peer.host(),
-        Handshake(Handshake::Side::kServer, options_.secret, options_.encrypt, text),
+        std::move(fd), text, host, Handshake(Handshake::Side::kServer, options, text),
         Deadline(options_.handshake_timeout_s), Deadline(options_.silent_timeout_s)}));
   }
 }
@@ -239,7 +244,7 @@ void Listener::wait(Deadline until) {
   if (pause_) {
     until = Deadline::earlier(until, *pause_);
   } else {
-    items.push_back({socket_.get(), POLLIN, 0});
+    items.push_back({listening(), POLLIN, 0});
   }
   for (const auto& each : pending_) {
     items.push_back({each->fd.get(), each->events, 0});

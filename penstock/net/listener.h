@@ -12,6 +12,8 @@
 #include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
 #include "penstock/net/connection.h"
+#include "penstock/net/handshake.h"
+#include "penstock/net/socket_file.h"
 
 namespace penstock::net {
 
@@ -68,10 +70,13 @@ class Listener final : private ForkAware {
   void wait(Deadline until);
 
   const ListenOptions options_;
-  os::Fd socket_;
+  Handshake::Options handshake_;  // of TCP clients on this host
+  int listening() const { return file_ ? file_.get() : socket_.get(); }
+
+  os::Fd socket_;    // of TCP
+  SocketFile file_;  // of a Unix address
   os::Fd wake_;
   std::string address_;
-  std::string file_;  // the socket file, removed by close()
   bool local_ = false;
   std::atomic<bool> closed_{false};
   // Held while pending_ changes, so that a forked child finds it consistent. Not held while a

@@ -6,20 +6,24 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sodium.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <random>
 
 #include "penstock/base/error.h"
+#include "penstock/net/user_folder.h"
 
 namespace penstock::net {
 
@@ -34,7 +38,7 @@ constexpr double kVanishedS = 30;
                   "; an address is host:port, tcp://host:port, unix:@name or unix:/path");
 }
 
-std::string own_prefix() { return "penstock/" + std::to_string(geteuid()) + "/net/"; }
+constexpr size_t kMaxPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 
 std::string random_name() {
   std::random_device device;
@@ -42,30 +46,50 @@ std::string random_name() {
   return "free-" + std::to_string(number);
 }
 
-SocketAddress unix_address(const std::string& address, const std::string& name) {
-  if (name.empty() || name.find('\0') != std::string::npos) refuse(address, "it has no name");
-  std::string path;
-  if (name[0] == '@') {
-    path = '\0' + own_prefix() + (name.size() > 1 ? name.substr(1) : random_name());
-  } else if (name[0] == '/') {
-    path = name;
-  } else {
-    refuse(address, "the path of a socket file must begin with /");
-  }
+// REQUIRED: the path is not too long.
+SocketAddress file_address(const std::string& path) {
   sockaddr_un text{};
-  // A file's path ends with a zero byte; an abstract name ends where its length says.
-  const bool file = path[0] != '\0';
-  if (path.size() + (file ? 1 : 0) > sizeof(text.sun_path)) {
-    refuse(address,
-           "longer than the system's limit of " + std::to_string(sizeof(text.sun_path)) + " bytes");
-  }
   text.sun_family = AF_UNIX;
   std::memcpy(text.sun_path, path.data(), path.size());
   SocketAddress result;
   std::memcpy(&result.storage, &text, sizeof(text));
-  result.length =
-      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + (file ? 1 : 0));
+  result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
   return result;
+}
+
+SocketAddress unix_address(const std::string& address, const std::string& name) {
+  if (name.empty()) refuse(address, "it has no name");
+  if (name[0] == '@') return named_address("net", name.size() > 1 ? name.substr(1) : random_name());
+  if (name[0] != '/') refuse(address, "the path of a socket file must begin with /");
+  if (name.size() > kMaxPathBytes) {
+    refuse(address,
+           "longer than the system's limit of " + std::to_string(kMaxPathBytes) + " bytes");
+  }
+  return file_address(name);
+}
+
+// The name as a part of a file's name: "%2F" for a slash.
+std::string escaped(const std::string& name) {
+  std::string text;
+  for (const char each : name) {
+    if (std::isalnum(static_cast<unsigned char>(each)) || std::strchr("._-", each) != nullptr) {
+      text += each;
+    } else {
+      char code[4];
+      std::snprintf(code, sizeof(code), "%%%02X", static_cast<unsigned char>(each));
+      text += code;
+    }
+  }
+  return text;
+}
+
+// Begins with a character that escaped() leaves out.
+std::string hashed(const std::string& name) {
+  unsigned char hash[crypto_generichash_BYTES_MIN];
+  char text[2 * sizeof(hash) + 1];
+  crypto_generichash(hash, sizeof(hash), reinterpret_cast<const unsigned char*>(name.data()),
+                     name.size(), nullptr, 0);
+  return std::string("~") + sodium_bin2hex(text, sizeof(text), hash, sizeof(hash));
 }
 
 std::vector<SocketAddress> tcp_addresses(const std::string& address, const std::string& rest) {
@@ -111,6 +135,22 @@ T as(const sockaddr_storage& storage) {
 
 }  // namespace
 
+SocketAddress named_address(const std::string& kind, const std::string& name) {
+  const std::string folder = user_folder(), prefix = folder + "/" + kind + "-";
+  std::string path = prefix + escaped(name);
+  if (path.size() > kMaxPathBytes) path = prefix + hashed(name);
+  if (path.size() > kMaxPathBytes) {
+    throw Error(Code::kInvalidArgument, kAddress,
+                folder + " is too long a path for sockets, which may have " +
+                    std::to_string(kMaxPathBytes) +
+                    " bytes with their names: set XDG_RUNTIME_DIR "
+                    "to a shorter one");
+  }
+  SocketAddress address = file_address(path);
+  address.name = name;
+  return address;
+}
+
 bool SocketAddress::is_loopback() const {
   if (is_unix()) return true;
   if (storage.ss_family == AF_INET) {
@@ -123,8 +163,7 @@ bool SocketAddress::is_loopback() const {
 
 std::string SocketAddress::file() const {
   if (!is_unix()) return {};
-  const auto text = as<sockaddr_un>(storage);
-  return text.sun_path[0] == '\0' ? std::string() : std::string(text.sun_path);
+  return as<sockaddr_un>(storage).sun_path;
 }
 
 std::string SocketAddress::host() const {
@@ -139,15 +178,7 @@ std::string SocketAddress::host() const {
 }
 
 std::string SocketAddress::text() const {
-  if (is_unix()) {
-    const auto text = as<sockaddr_un>(storage);
-    if (text.sun_path[0] != '\0') return "unix:" + file();
-    const size_t size = length - offsetof(sockaddr_un, sun_path);
-    if (size <= 1) return "unix:@";
-    const std::string name(text.sun_path + 1, size - 1);
-    const std::string prefix = own_prefix();
-    return "unix:@" + (name.starts_with(prefix) ? name.substr(prefix.size()) : name);
-  }
+  if (is_unix()) return "unix:" + (name.empty() ? file() : "@" + name);
   const uint16_t port = storage.ss_family == AF_INET ? as<sockaddr_in>(storage).sin_port
                                                      : as<sockaddr_in6>(storage).sin6_port;
   return "tcp://" + host() + ":" + std::to_string(ntohs(port));
@@ -241,6 +272,11 @@ SocketAddress peer_address(int fd) {
     throw Error::from_errno(errno, "getpeername", "cannot read the peer's address");
   }
   return result;
+}
+
+bool on_same_host(int fd) {
+  const SocketAddress peer = peer_address(fd);
+  return peer.is_loopback() || peer.host() == own_address(fd).host();
 }
 
 }  // namespace penstock::net

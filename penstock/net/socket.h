@@ -16,13 +16,14 @@ namespace penstock::net {
 //
 // - tcp://127.0.0.1:7000: a host (name or number; IPv6 in brackets) and a port; port 0 picks a free
 //   one. "tcp://" may be left out.
-// - unix:@name: an abstract name, private to this user's processes, without a file.
+// - unix:@name: a name among this user's processes on this host: a socket file in user_folder().
 // - unix:/run/ps.sock: a socket file.
 //
 // Threads: any.
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;
+  std::string name;  // of unix:@name
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   bool is_unix() const { return storage.ss_family == AF_UNIX; }
@@ -32,12 +33,18 @@ struct SocketAddress {
   std::string text() const;
   // The host in text(), without the port; empty: a unix address.
   std::string host() const;
-  // The file of a unix address; empty: none.
+  // The file of a unix address; empty: another kind.
   std::string file() const;
 };
 
+// The address of a name in user_folder(). Names of different kinds are independent. A name that
+// makes the path longer than a socket's may be (107 bytes) is replaced by its hash there. Errors:
+// those of user_folder(); kInvalidArgument: the folder's path is too long even so.
+SocketAddress named_address(const std::string& kind, const std::string& name);
+
 // The addresses that the text resolves to, best first; at least one. "unix:@": a new free name each
-// time. Errors: kInvalidArgument (malformed address), kNotFound (unknown host).
+// time. Errors: kInvalidArgument (malformed address), kNotFound (unknown host); those of
+// named_address().
 std::vector<SocketAddress> resolve(const std::string& address);
 
 // Socket calls shared by connections and listeners. Threads: any.
@@ -63,5 +70,7 @@ std::optional<UnixPeer> unix_peer(int fd);
 // The address of this end, or of the other one.
 SocketAddress own_address(int fd);
 SocketAddress peer_address(int fd);
+// Whether no packet of the connection leaves the host.
+bool on_same_host(int fd);
 
 }  // namespace penstock::net

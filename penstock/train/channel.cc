@@ -78,7 +78,6 @@ bool Channel::has_items() const {
 Items Channel::take(uint64_t most) {
   uint64_t queued = 0, bytes = 0, filled = 0;
   for (const auto& producer : rings_) {
-    count_passed(*producer);
     const uint64_t here = producer->evicted ? 0 : producer->ring.queued();
     if (here == 0) continue;
     queued += here;
@@ -166,21 +165,17 @@ SpecRef Channel::spec_of(ProducerRing& producer, const Ring::Record& record) {
   return producer.spec = specs_[std::move(key)] = std::move(made);
 }
 
-// The ring's counts wrap around after 2^36 records: every take() calls this, so none is missed.
-uint64_t Channel::count_passed(ProducerRing& producer) const {
-  const uint64_t head = producer.ring.head().count;
-  producer.passed += (head - producer.passed) & Ring::kCountMask;
-  return head;
-}
-
-ProducerCounts Channel::counts(ProducerRing& producer) const {
-  const uint64_t head = count_passed(producer);
-  const uint64_t queued = (producer.ring.tail().count - head) & Ring::kCountMask;
+ProducerCounts Channel::counts(const ProducerRing& producer) const {
+  const uint64_t head = producer.ring.head().count;  // first: see Ring::queued()
+  const Ring::Place tail = producer.ring.tail();
+  const uint64_t queued = (tail.count - head) & Ring::kCountMask;
+  const uint64_t put = producer.ring.put_before(tail);
+  const uint64_t known = queued + producer.got;
   return {.pid = producer.pid,
           .alive = producer.alive,
-          .put = producer.passed + queued,
+          .put = put,
           .got = producer.got,
-          .dropped = producer.passed - producer.got,
+          .dropped = put - std::min(put, known),  // the producer's words may be corrupt
           .refused = memory_->words(producer.row).refused.load(),
           .queued = queued};
 }

@@ -86,8 +86,7 @@ class Channel final : private NamedServer::Handler {
     bool alive = true;     // connected now
     bool evicted = false;  // it put an invalid item: nothing more is taken from it
     uint64_t got = 0;
-    uint64_t passed = 0;  // records that head has passed: got or dropped
-    SpecRef spec;         // of its last item
+    SpecRef spec;  // of its last item
   };
 
   std::optional<int> on_connect(uint32_t row, pid_t pid) override;
@@ -102,8 +101,7 @@ class Channel final : private NamedServer::Handler {
   bool take_one(ProducerRing& producer, BatchAssembler& into);
   SpecRef spec_of(ProducerRing& producer, const Ring::Record& record);
   void evict(ProducerRing& producer, const std::string& why);
-  uint64_t count_passed(ProducerRing& producer) const;
-  ProducerCounts counts(ProducerRing& producer) const;
+  ProducerCounts counts(const ProducerRing& producer) const;
   void reap();
 
   const std::string name_;

@@ -123,6 +123,7 @@ void ChannelMemory::clear_row(uint32_t row) {
   RingWords& all = words(row);
   all.tail.store(0);
   all.refused.store(0);
+  all.put.store(0);
   all.head.store(0);
   all.waiting.store(0);
   all.evicted.store(0);

@@ -43,6 +43,8 @@ struct ChannelHeader {
 struct alignas(256) RingWords {
   std::atomic<uint64_t> tail;               // place of the next item; written by the producer
   std::atomic<uint64_t> refused;            // items rejected (kDropNewest); written by the producer
+  std::atomic<uint64_t> put;                // items put, never wraps; written by the producer, and
+                                            // one ahead of the tail while it puts
   alignas(64) std::atomic<uint64_t> head;   // place of the oldest item; moved by both ends, by
                                             // compare-and-swap
   alignas(64) std::atomic<uint32_t> space;  // incremented when space is freed and a thread sleeps

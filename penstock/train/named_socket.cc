@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,97 +15,52 @@
 #include "penstock/base/descriptor_message.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "penstock/net/socket.h"
 
 namespace penstock::train {
 namespace {
 
-struct Address {
-  sockaddr_un text{};
-  socklen_t length = 0;
-};
-
-// "\0penstock/1000/weights/actor"
-Address address_of(const std::string& kind, const std::string& name) {
+net::SocketAddress address_of(const std::string& kind, const std::string& name) {
   if (name.empty() || name.size() > kMaxNameBytes || name.find('\0') != std::string::npos) {
     throw Error(
         Code::kInvalidArgument, kind,
         "a name has 1 to " + std::to_string(kMaxNameBytes) + " bytes and no zero among them");
   }
-  const std::string path = "penstock/" + std::to_string(geteuid()) + "/" + kind + "/" + name;
-  Address address;
-  address.text.sun_family = AF_UNIX;
-  if (path.size() + 1 > sizeof(address.text.sun_path)) {
-    throw Error(Code::kInternal, kind, "the name's kind is too long");
-  }
-  std::memcpy(address.text.sun_path + 1, path.data(), path.size());
-  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + path.size());
-  return address;
-}
-
-os::Fd make_socket() {
-  os::Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) throw Error::from_errno(errno, "socket", "cannot make a Unix socket");
-  return fd;
-}
-
-std::optional<ucred> credentials(int fd) {
-  ucred who{};
-  socklen_t length = sizeof(who);
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) return std::nullopt;
-  return who;
-}
-
-const sockaddr* as_sockaddr(const Address& address) {
-  return reinterpret_cast<const sockaddr*>(&address.text);
-}
-
-std::string server_of(const std::string& kind, const std::string& name) {
-  // The other process may not listen yet, or may have ended by now.
-  for (int tries = 0; tries < 20; ++tries) {
-    if (auto peer = connect_to_name(kind, name)) return "process " + std::to_string(peer->pid);
-    poll(nullptr, 0, 5);
-  }
-  return "another process";
+  return net::named_address(kind, name);
 }
 
 constexpr uint64_t kServerTag = UINT64_MAX;
 constexpr uint64_t kStopTag = UINT64_MAX - 1;
 constexpr uint64_t kTimerTag = UINT64_MAX - 2;
 constexpr int kAcceptRetryMs = 10;  // pause before the next accept()
+// Connections accepted before the lock is released: a flood of them must not delay a fork or a
+// timer.
+constexpr int kAcceptsAtATime = 16;
 
 }  // namespace
 
-os::Fd serve_name(const std::string& kind, const std::string& name) {
-  const Address address = address_of(kind, name);
-  os::Fd fd = make_socket();
-  if (bind(fd.get(), as_sockaddr(address), address.length) != 0) {
-    if (errno != EADDRINUSE) throw Error::from_errno(errno, kind, "cannot take the name " + name);
-    const std::string who = server_of(kind, name);
-    throw Error(Code::kInvalidArgument, kind,
-                "the name '" + name + "' is taken: " + who + " serves it");
-  }
-  if (listen(fd.get(), SOMAXCONN) != 0) throw Error::from_errno(errno, kind, "listen");
-  return fd;
+net::SocketFile serve_name(const std::string& kind, const std::string& name) {
+  return net::SocketFile(address_of(kind, name));
 }
 
 std::optional<Peer> connect_to_name(const std::string& kind, const std::string& name) {
-  const Address address = address_of(kind, name);
-  Peer peer{make_socket(), 0};
+  const net::SocketAddress address = address_of(kind, name);
+  Peer peer{net::make_socket(address), 0};
   int result;
   do {
-    result = connect(peer.fd.get(), as_sockaddr(address), address.length);
+    result = connect(peer.fd.get(), address.get(), address.length);
   } while (result != 0 && errno == EINTR);
   if (result != 0) {
     // EAGAIN: the server's backlog is full.
     if (errno == ECONNREFUSED || errno == ENOENT || errno == EAGAIN) return std::nullopt;
     throw Error::from_errno(errno, kind, "cannot connect to '" + name + "'");
   }
-  const auto who = credentials(peer.fd.get());
+  const auto who = net::unix_peer(peer.fd.get());
   if (!who) return std::nullopt;
-  if (who->uid != geteuid()) {
+  if (who->user != geteuid()) {
     throw Error(Code::kInvalidArgument, kind,
                 "the name '" + name + "' is served by process " + std::to_string(who->pid) +
-                    " of another user, " + std::to_string(who->uid) + ": it is not trusted");
+                    " of another user, " + std::to_string(who->user) + ": it is not trusted");
   }
   peer.pid = who->pid;
   return peer;
@@ -121,8 +75,9 @@ std::optional<Peer> accept_peer(int server, bool& failed) {
       failed = errno != EAGAIN && errno != EWOULDBLOCK;
       return std::nullopt;
     }
-    const auto who = credentials(fd.get());
-    if (who && who->uid == geteuid()) return Peer{std::move(fd), who->pid};
+    const auto who = net::unix_peer(fd.get());
+    if (!who || who->user != geteuid()) return std::nullopt;
+    return Peer{std::move(fd), who->pid};
   }
 }
 
@@ -182,7 +137,7 @@ void NamedServer::stop() {
   thread_->join();
   thread_.reset();
   std::lock_guard lock(serving_);
-  server_.reset();
+  server_.close();
   timer_.reset();
   poller_.reset();
   for (auto& peer : peers_) peer.reset();
@@ -237,7 +192,11 @@ void NamedServer::serve() noexcept {
     }
     if (!asked) continue;
     // After disconnects, so that their rows can be used.
-    while (auto peer = accept_peer(server_.get(), accept_failed_)) admit(std::move(*peer));
+    for (int i = 0; i < kAcceptsAtATime; ++i) {
+      auto peer = accept_peer(server_.get(), accept_failed_);
+      if (!peer) break;  // the poller reports connections that are left
+      admit(std::move(*peer));
+    }
   }
 }
 
@@ -281,7 +240,7 @@ void NamedServer::after_fork_in_parent() noexcept { serving_.unlock(); }
 // Otherwise the child would keep the name, and peers would not see the server's end.
 void NamedServer::after_fork_in_child() noexcept {
   inherited_.store(true);
-  server_.reset();
+  server_.abandon();
   stop_.reset();
   timer_.reset();
   poller_.reset();

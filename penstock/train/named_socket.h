@@ -13,21 +13,21 @@
 
 #include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
+#include "penstock/net/socket_file.h"
 
 namespace penstock::train {
 
-// Names in this user's namespace, by which processes that were not started together find each
-// other: Unix sockets in Linux' abstract namespace, whose names contain the user's id. There is no
-// file: a name is free when the last process that serves it has ended. Names of different kinds are
-// independent. Processes see each other's names within a network namespace, which all processes
-// outside containers share.
+// Names by which processes of this user that were not started together find each other: Unix
+// sockets in net::user_folder(). A name is free when the process that serves it has ended. Names of
+// different kinds are independent. Containers share names if they share that folder.
 //
 // Both ends check the other's user before they read anything. Threads: any.
 
-// Serves a name. Error kInvalidArgument: an invalid name (empty, with a zero byte, longer than
-// kMaxNameBytes), or another process serves it (the text has its pid).
+// Serves a name. Errors: kInvalidArgument: an invalid name (empty, with a zero byte, longer than
+// kMaxNameBytes), or another process serves it (the text has its pid); those of
+// net::named_address() and net::SocketFile.
 inline constexpr size_t kMaxNameBytes = 64;
-os::Fd serve_name(const std::string& kind, const std::string& name);
+net::SocketFile serve_name(const std::string& kind, const std::string& name);
 
 struct Peer {
   os::Fd fd;  // non-blocking, close-on-exec
@@ -38,8 +38,8 @@ struct Peer {
 // name; a process of another user serves it (the text has its pid). kSystem.
 std::optional<Peer> connect_to_name(const std::string& kind, const std::string& name);
 
-// The next connection from a process of this user; others are closed. `failed` is set if a
-// connection could not be accepted (no descriptors).
+// The next connection; nothing: none is waiting, or it was of another user and is closed. `failed`
+// is set if a connection could not be accepted (no descriptors).
 std::optional<Peer> accept_peer(int server, bool& failed);
 
 // The server's only message, sent when a peer connects. Never blocks.
@@ -124,7 +124,7 @@ class NamedServer final : private ForkAware {
 
   Handler& handler_;
   mutable std::mutex serving_;  // guards all below; also held while the process forks
-  os::Fd server_;
+  net::SocketFile server_;
   os::Fd stop_;
   os::Fd timer_;
   std::optional<os::Poller> poller_;

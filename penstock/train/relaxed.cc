@@ -154,6 +154,49 @@ PENSTOCK_AVX void update_by_quads(const kernels::Pass& pass, float* w, const flo
 }
 #endif
 
+// The pair after a change by to - from, to a pair that others may have changed since it was `from`.
+uint64_t moved_pair(uint64_t now, uint64_t from, uint64_t to) {
+  float is[2], was[2], goal[2];
+  std::memcpy(is, &now, sizeof(now));
+  std::memcpy(was, &from, sizeof(from));
+  std::memcpy(goal, &to, sizeof(to));
+  for (size_t i = 0; i < 2; ++i) is[i] = is[i] == was[i] ? goal[i] : is[i] + (goal[i] - was[i]);
+  std::memcpy(&now, is, sizeof(now));
+  return now;
+}
+
+void move_one(float& at, float from, float to) {
+  const std::atomic_ref<float> shared(at);
+  float now = from;
+  // A failed exchange loads the current value.
+  while (!shared.compare_exchange_weak(now, now == from ? to : now + (to - from),
+                                       std::memory_order_relaxed)) {
+  }
+}
+
+// Changes floats that others write from `from` to `to`; a concurrent store is never overwritten,
+// but moved by the same difference.
+void move(const float* from, const float* to, float* at, size_t n) {
+  size_t i = 0;
+  const auto one = [&] {
+    if (from[i] != to[i]) move_one(at[i], from[i], to[i]);
+    ++i;
+  };
+  if (n > 0 && !is_pair(at)) one();
+  for (; i + 2 <= n; i += 2) {
+    uint64_t was, goal;
+    std::memcpy(&was, from + i, sizeof(was));
+    std::memcpy(&goal, to + i, sizeof(goal));
+    if (was == goal) continue;
+    uint64_t now = was;
+    while (!__atomic_compare_exchange_n(reinterpret_cast<Pair*>(at + i), &now,
+                                        moved_pair(now, was, goal), true, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED)) {
+    }
+  }
+  if (i < n) one();
+}
+
 }  // namespace
 
 void read(const float* from, std::span<float> to) { read(from, to.data(), to.size()); }
@@ -180,7 +223,7 @@ void update(const kernels::Pass& pass, float* weights, const float* gradients, f
 }
 
 void merge(std::span<float> common, float* own, float* base, float share) {
-  alignas(64) float theirs[kPiece], mine[kPiece], now[kPiece];
+  alignas(64) float theirs[kPiece], mine[kPiece];
   for (size_t at = 0; at < common.size(); at += kPiece) {
     const size_t count = std::min(kPiece, common.size() - at);
     read(&common[at], theirs, count);
@@ -195,12 +238,7 @@ void merge(std::span<float> common, float* own, float* base, float share) {
       theirs[i] = before[i] = theirs[i] == before[i] ? mine[i] : both;
     }
     write(theirs, &common[at], count);
-    read(own + at, now, count);
-    for (size_t i = 0; i < count; ++i) {
-      const float moved = now[i] + (theirs[i] - mine[i]);
-      now[i] = now[i] == mine[i] ? theirs[i] : moved;
-    }
-    write(now, own + at, count);
+    move(mine, theirs, own + at, count);
   }
 }
 

@@ -8,9 +8,10 @@
 #include "penstock/train/kernels.h"
 
 // Floats that several threads or processes read and write at the same time with no lock: Hogwild's
-// (Niu et al. 2011). Every access is a relaxed atomic load or store, never a read-modify-write. So
-// there is no data race: a reader gets for each float a value that some thread wrote; of two
-// concurrent changes of a float one may be lost. There is no order between floats.
+// (Niu et al. 2011). Every access is a relaxed atomic load or store, except in merge() never a
+// read-modify-write. So there is no data race: a reader gets for each float a value that some
+// thread wrote; of two concurrent changes of a float one may be lost. There is no order between
+// floats.
 namespace penstock::train::relaxed {
 
 inline float load(const float& from) {
@@ -45,8 +46,8 @@ void update(const kernels::Pass& pass, float* weights, const float* gradients, f
             float* state1, size_t n, bool shares_state, float* copy = nullptr);
 
 // For each float: if common != base, common += share * (own - base), limited to between common and
-// own; else common = own. Then own = base = common. Concurrent writes to `own` are kept; others may
-// read `common`; `base` is the caller's own.
+// own; else common = own. Then own = base = common. No concurrent store to `own` is lost: it is
+// changed by compare-and-swap. Others may read `common`; `base` is the caller's own.
 void merge(std::span<float> common, float* own, float* base, float share);
 
 }  // namespace penstock::train::relaxed

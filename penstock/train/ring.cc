@@ -26,6 +26,12 @@ Ring::Place Ring::after(Place place, uint64_t bytes) const {
   return place;
 }
 
+Ring::Place Ring::tail() const {
+  Place place = unpack(words_->tail.load());
+  if (place.at >= capacity_) place.at = 0;
+  return place;
+}
+
 uint64_t Ring::used(Place head, Place tail) const {
   if (head.count == tail.count) return 0;
   const uint64_t bytes = tail.at > head.at ? tail.at - head.at : tail.at + capacity_ - head.at;
@@ -53,9 +59,11 @@ void Ring::make_space(uint64_t bytes) {
   for (;;) {
     const Place first = unpack(word);
     if (capacity_ - used(first, last) >= bytes) return;
-    // Written by this producer only.
-    const uint64_t size = load_word(data_ + first.at);
-    if (words_->head.compare_exchange_strong(word, pack(after(first, size)))) {
+    // Written by this producer only, unless the memory is damaged.
+    const uint64_t size = first.at < capacity_ ? load_word(data_ + first.at) : 0;
+    const bool valid = size >= kRecordUnit && size <= capacity_ && size % kRecordUnit == 0;
+    const Place next = valid ? after(first, size) : last;
+    if (words_->head.compare_exchange_strong(word, pack(next))) {
       word = words_->head.load();
     }
   }
@@ -70,7 +78,17 @@ void Ring::write(const std::byte* record, uint64_t bytes) {
   }
 }
 
-void Ring::put(uint64_t bytes) { words_->tail.store(pack(after(tail(), bytes))); }
+void Ring::put(uint64_t bytes) {
+  words_->put.store(words_->put.load(std::memory_order_relaxed) + 1);
+  words_->tail.store(pack(after(tail(), bytes)));
+}
+
+uint64_t Ring::put_before(Place tail) const {
+  const uint64_t put = words_->put.load();
+  const uint64_t ahead = (put - tail.count) & kCountMask;
+  const uint64_t behind = (tail.count - put) & kCountMask;
+  return ahead <= behind ? put - std::min(ahead, put) : put + behind;
+}
 
 bool Ring::front(Record& record) const {
   for (;;) {

@@ -20,6 +20,10 @@ namespace penstock::train {
 //    fails. To avoid a data race, both ends copy such rings (`contended`) by atomic words: if the
 //    learner read a word written after a drop, its compare-and-swap sees that drop.
 //
+// Either process may leave anything in the memory that it writes. Neither end reads or writes
+// outside the ring: a place beyond its end counts as its beginning for the producer, and makes a
+// record invalid for the learner; a producer whose records are not as it wrote them drops all.
+//
 // Threads: one writer and one reader at a time; const members: any.
 class Ring {
  public:
@@ -39,8 +43,10 @@ class Ring {
 
   bool contended() const { return contended_; }
   Place head() const { return unpack(words_->head.load()); }
-  Place tail() const { return unpack(words_->tail.load()); }
-  uint64_t queued() const;        // records
+  Place tail() const;
+  uint64_t queued() const;  // records
+  // The number of records before a recent tail, since the ring was made: its count without modulo.
+  uint64_t put_before(Place tail) const;
   uint64_t queued_bytes() const;  // at most the capacity
 
   // ---- the producer's side. `bytes`: of a record, a multiple of 64, at most the capacity.

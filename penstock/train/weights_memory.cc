@@ -22,8 +22,13 @@ namespace {
 // version << 7 | slot << 1 | 1
 static_assert(kSlots <= 64);
 uint64_t pack(WeightsMemory::Version v) { return v.number << 7 | uint64_t{v.slot} << 1 | 1; }
+// The learner's memory may hold anything: a slot that does not exist is never read.
 WeightsMemory::Version unpack(uint64_t word) {
-  return {word >> 7, static_cast<uint32_t>(word >> 1 & 63)};
+  const auto slot = static_cast<uint32_t>(word >> 1 & 63);
+  if (slot < kSlots) return {word >> 7, slot};
+  throw Error(Code::kDataLoss, "attach",
+              "the learner's memory names version " + std::to_string(word >> 7) + " in slot " +
+                  std::to_string(slot) + " of " + std::to_string(kSlots) + ": attach again");
 }
 
 // The futex bit of threads that sleep since `changes` had this value.

@@ -75,7 +75,8 @@ class WeightsMemory {
   // A slot's floats, layout().floats() of them. A reader reads only slots that it holds.
   std::span<float> values(uint32_t slot) const;
 
-  // The current version; nothing before the first.
+  // The current version; nothing before the first. Error kDataLoss, also of hold(): the memory is
+  // damaged.
   std::optional<Version> newest() const;
   // The current version, held in this row until release(): its slot is not written to. Never waits.
   std::optional<Version> hold(uint32_t row) const;

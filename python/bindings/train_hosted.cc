@@ -58,7 +58,8 @@ void bind_train_hosted(nb::module_& m) {
           "__init__",
           [](HostedShard* made, const nb::list& blocks, const Optimizer& optimizer, size_t shards,
              size_t shard, uint64_t server, const ServerMode& mode, std::vector<std::string> listen,
-             std::string secret, bool encrypt, const std::filesystem::path& snapshots) {
+             std::string secret, std::optional<bool> encrypt,
+             const std::filesystem::path& snapshots) {
             train::Layout layout = layout_of(blocks);
             const WithoutGil unlocked;
             new (made) HostedShard(std::move(layout), optimizer,
@@ -73,7 +74,7 @@ void bind_train_hosted(nb::module_& m) {
           },
           nb::arg("blocks"), nb::arg("optimizer"), nb::arg("shards"), nb::arg("shard"),
           nb::arg("server"), nb::arg("mode"), nb::arg("listen"), nb::arg("secret"),
-          nb::arg("encrypt"), nb::arg("snapshots"))
+          nb::arg("encrypt").none(), nb::arg("snapshots"))
       .def_prop_ro("epoch", &HostedShard::epoch)
       .def_prop_ro("addresses", &HostedShard::addresses)
       .def_prop_ro("damaged_snapshots", &HostedShard::damaged_snapshots)

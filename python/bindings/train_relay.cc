@@ -28,7 +28,7 @@ void bind_train_relay(nb::module_& m) {
       .def(
           "__init__",
           [](RelaySender* made, const std::string& name, double attach_s, std::string address,
-             const std::string& secret, bool encrypt) {
+             const std::string& secret, std::optional<bool> encrypt) {
             auto model = std::make_shared<Model>(
                 name, train::ModelOptions{.timeout_ns = static_cast<int64_t>(attach_s * 1e9),
                                           .while_waiting = look_for_signals});
@@ -39,7 +39,7 @@ void bind_train_relay(nb::module_& m) {
             new (made) RelaySender(std::move(model), std::move(address), std::move(options));
           },
           nb::arg("name"), nb::arg("attach_seconds"), nb::arg("address"), nb::arg("secret"),
-          nb::arg("encrypt"), Unlocked())
+          nb::arg("encrypt").none(), Unlocked())
       .def(
           "send",
           [](RelaySender& self, double timeout_s) {
@@ -59,14 +59,15 @@ void bind_train_relay(nb::module_& m) {
       .def(
           "__init__",
           [](RelayReceiver* made, std::string name, const std::string& address,
-             const std::string& secret, bool encrypt) {
+             const std::string& secret, std::optional<bool> encrypt) {
             net::ListenOptions options;
             options.secret = secret;
             options.encrypt = encrypt;
             options.while_waiting = look_for_signals;
             new (made) RelayReceiver(std::move(name), address, std::move(options));
           },
-          nb::arg("name"), nb::arg("address"), nb::arg("secret"), nb::arg("encrypt"), Unlocked())
+          nb::arg("name"), nb::arg("address"), nb::arg("secret"), nb::arg("encrypt").none(),
+          Unlocked())
       .def_prop_ro("address", &RelayReceiver::address)
       .def_prop_ro("readers", &RelayReceiver::readers)
       .def(

@@ -39,7 +39,8 @@ using train::Slab;
 template <class Server>
 void make_server(Server* made, const Slab& parameters, const Optimizer& optimizer, size_t shards,
                  const ServerMode& mode, std::vector<std::string> listen, std::string secret,
-                 bool encrypt, const std::filesystem::path& snapshots, double snapshot_seconds) {
+                 std::optional<bool> encrypt, const std::filesystem::path& snapshots,
+                 double snapshot_seconds) {
   new (made) Server(Parameters(parameters), optimizer,
                     {.shards = shards,
                      .mode = mode,
@@ -65,7 +66,7 @@ void bind_making(nb::class_<Server>& server) {
   server
       .def("__init__", &make_server<Server>, nb::arg("parameters"), nb::arg("optimizer"),
            nb::arg("shards"), nb::arg("mode"), nb::arg("listen"), nb::arg("secret"),
-           nb::arg("encrypt"), nb::arg("snapshots"), nb::arg("snapshot_seconds"),
+           nb::arg("encrypt").none(), nb::arg("snapshots"), nb::arg("snapshot_seconds"),
            nb::call_guard<WithoutGil>())
       .def_prop_ro("damaged_snapshots", &Server::damaged_snapshots);
 }
@@ -163,8 +164,8 @@ void bind_train_server(nb::module_& m) {
       .def(
           "__init__",
           [](ParameterClient* made, std::shared_ptr<ShardResolver> resolver, std::string name,
-             uint64_t worker_id, std::string secret, bool encrypt, double retry, int encoding,
-             double top_k) {
+             uint64_t worker_id, std::string secret, std::optional<bool> encrypt, double retry,
+             int encoding, double top_k) {
             const WithoutGil unlocked;
             new (made) ParameterClient(std::move(resolver),
                                        {.name = std::move(name),
@@ -177,7 +178,7 @@ void bind_train_server(nb::module_& m) {
                                         .while_waiting = look_for_signals});
           },
           nb::arg("resolver"), nb::arg("name"), nb::arg("worker_id"), nb::arg("secret"),
-          nb::arg("encrypt"), nb::arg("retry"), nb::arg("encoding"), nb::arg("top_k"))
+          nb::arg("encrypt").none(), nb::arg("retry"), nb::arg("encoding"), nb::arg("top_k"))
       .def(
           "slab",
           [](const ParameterClient& client, bool shared) {
@@ -209,11 +210,12 @@ void bind_train_server(nb::module_& m) {
 
   m.def(
       "shard_stats",
-      [](const std::string& address, const std::string& secret, bool encrypt, double timeout) {
+      [](const std::string& address, const std::string& secret, std::optional<bool> encrypt,
+         double timeout) {
         return train::shard_stats(address, secret, encrypt, timeout, look_for_signals);
       },
-      nb::arg("address"), nb::arg("secret"), nb::arg("encrypt"), nb::arg("timeout"), Unlocked(),
-      "Internal: the statistics of a shard, as JSON.");
+      nb::arg("address"), nb::arg("secret"), nb::arg("encrypt").none(), nb::arg("timeout"),
+      Unlocked(), "Internal: the statistics of a shard, as JSON.");
 }
 
 }  // namespace penstock::python

@@ -967,7 +967,7 @@ class ParameterServer:
         mode: ServerMode,
         listen: Sequence[str],
         secret: str,
-        encrypt: bool,
+        encrypt: bool | None,
         snapshots: str | os.PathLike,
         snapshot_seconds: float,
     ) -> None: ...
@@ -990,7 +990,7 @@ class ShardProcesses:
         mode: ServerMode,
         listen: Sequence[str],
         secret: str,
-        encrypt: bool,
+        encrypt: bool | None,
         snapshots: str | os.PathLike,
         snapshot_seconds: float,
     ) -> None: ...
@@ -1026,7 +1026,7 @@ class ParameterClient:
         name: str,
         worker_id: int,
         secret: str,
-        encrypt: bool,
+        encrypt: bool | None,
         retry: float,
         encoding: int,
         top_k: float,
@@ -1049,7 +1049,7 @@ class ParameterClient:
     @property
     def local(self) -> bool: ...
 
-def shard_stats(address: str, secret: str, encrypt: bool, timeout: float) -> str:
+def shard_stats(address: str, secret: str, encrypt: bool | None, timeout: float) -> str:
     """Internal: the statistics of a shard, as JSON."""
 
 class HostedShard:

@@ -135,7 +135,7 @@ def test_what_is_served_encrypted_takes_workers_and_watchers_that_encrypt(weight
         addresses = server.ready["addresses"]
         known = {"secret": "a secret of tests"}
         with pytest.raises(penstock.InvalidArgument, match="set encrypt at both"):
-            train.connect(addresses, **known)
+            train.connect(addresses, **known, encrypt=False)
         with train.connect(addresses, **known, encrypt=True) as client:
             client.pull()
             assert client.push(ones(client))
@@ -144,7 +144,7 @@ def test_what_is_served_encrypted_takes_workers_and_watchers_that_encrypt(weight
             assert client.pull() == [2]
             assert (np.asarray(client.parameters["a"]) == -2).all()
         assert cli.main(["top", "--once", *addresses, *line]) == 0
-        open_watcher = run_program("top", "--once", *addresses, *line[:2])
+        open_watcher = run_program("top", "--once", *addresses, *line[:2], "--no-encrypt")
         assert open_watcher.returncode == 1
         assert "set encrypt at both" in open_watcher.stderr
         assert server.end() == (0, "")
@@ -282,7 +282,7 @@ def test_all_that_could_not_be_written_is_said(told, tmp_path, capsys):
         (["--lr", "-1"], "lr"),
         (["--secret-file", "/nonexistent"], "urandom"),
         (["--listen", "0.0.0.0:0"], "secret"),
-        (["--listen", "127.0.0.1:0", "--encrypt"], "encryption needs the same secret"),
+        (["--listen", "0.0.0.0:0", "--encrypt"], "secret"),
         (["--listen", "nowhere"], "address"),
         (["--shards", "0"], "shards"),
     ],

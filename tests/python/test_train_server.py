@@ -67,11 +67,21 @@ def test_encryption_is_for_both_ends():
                     assert client.push({k: np.full(s, -1) for k, s in BLOCKS.items()})
                     assert client.stats()[0]["pushes"] == 1
                 assert server.stats()[1]["pushes"] == 1
-    for processes in (False, True):
-        with pytest.raises(penstock.InvalidArgument, match="encryption needs the same secret"):
-            served(listen="tcp://127.0.0.1:0", encrypt=True, processes=processes)
-    with pytest.raises(penstock.InvalidArgument, match="encryption needs the same secret"):
-        train.connect("tcp://127.0.0.1:1", encrypt=True)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_on_one_host_tcp_needs_no_secret_and_strangers_are_refused(
+    processes, tmp_path, monkeypatch
+):
+    with served(listen="tcp://127.0.0.1:0", processes=processes) as server:
+        for encrypt in (None, True):
+            with train.connect(server.addresses, encrypt=encrypt) as client:
+                assert client.push({k: np.full(s, -1) for k, s in BLOCKS.items()})
+        with pytest.raises(penstock.InvalidArgument, match="has no secret"):
+            train.connect(server.addresses, secret=SECRET)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # another user's, or a container's
+        with pytest.raises(penstock.InvalidArgument, match="give both ends the same secret"):
+            train.connect(server.addresses)
 
 
 @pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
@@ -345,7 +355,7 @@ def test_a_servers_wrong_argument_is_named(options, text):
         ({"timeout": np.ones(2)}, "timeout is array"),
         ({"top_k": None}, "top_k is None"),
         ({"compress": ["float16"]}, "compress is .'float16'.; there are"),
-        ({"encrypt": None}, "encrypt is None; give True or False"),
+        ({"encrypt": 0}, "encrypt is 0; give True or False"),
         ({"addresses": None}, "addresses is None; give a list of addresses"),
         ({"addresses": [None]}, r"addresses\[0\] is a NoneType; give a str"),
     ],

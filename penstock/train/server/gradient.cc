@@ -165,6 +165,16 @@ std::span<const float> Gradient::at(size_t begin, size_t n, std::span<float> scr
   return into;
 }
 
+void require_reach(Encoding encoding, uint64_t floats) {
+  constexpr uint64_t kMost = uint64_t{1} << 32;
+  const bool indexed = encoding == Encoding::kTopK || encoding == Encoding::kRuns;
+  if (!indexed || floats < kMost) return;
+  throw Error(Code::kInvalidArgument, "push",
+              "a shard has " + std::to_string(floats) + " floats; for " +
+                  (encoding == Encoding::kTopK ? "top_k" : "rows") +
+                  " it may have fewer than 2^32: serve with more shards");
+}
+
 std::vector<std::byte> encode_runs(const GradientParts& parts, const Range& range,
                                    std::span<float> apart) {
   std::vector<Run> runs;

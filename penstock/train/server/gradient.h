@@ -65,6 +65,9 @@ class Gradient {
   std::vector<Piece> pieces_;
 };
 
+// Error kInvalidArgument: the encoding's 32-bit indices do not reach all floats of a shard.
+void require_reach(Encoding encoding, uint64_t floats);
+
 // For a worker: encodes as kRuns the parts within a range of up to 2^32 floats. The floats go to
 // `apart` (as large as the range) if that is not empty, else after the runs.
 std::vector<std::byte> encode_runs(const GradientParts& parts, const Range& range,

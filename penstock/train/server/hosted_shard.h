@@ -25,7 +25,7 @@ struct HostedShardOptions {
   ServerMode mode = {};
   std::vector<std::string> listen = {};  // addresses, of any kind
   std::string secret = {};
-  bool encrypt = false;
+  std::optional<bool> encrypt = std::nullopt;  // whether TCP is encrypted; see net::LinkOptions
   // The folder of the server's snapshots, which all hosts see. Empty: no snapshots.
   std::string snapshots = {};
 };

@@ -145,6 +145,7 @@ void ParameterClient::check_shards() {
                                   : "the shard before " + link->address() + " is missing");
     }
     next = link->range().end;
+    require_reach(options_.encoding, link->range().size());
   }
   if (next != layout_->floats()) throw refuse("connect", "the last shard is missing");
   compensated_ = links_[0]->server().compensated != 0;
@@ -357,9 +358,7 @@ ParameterClient::Pushed ParameterClient::push(std::span<const GradientPart> give
   std::vector<ShardLink::Push> parts(links_.size());
   for (size_t i = 0; i < links_.size(); ++i) {
     const Range range = links_[i]->range();
-    if (range.size() > UINT32_MAX) {
-      throw refuse("push", "for rows a shard has at most 2^32 floats: serve with more shards");
-    }
+    require_reach(Encoding::kRuns, range.size());
     if (links_[i]->local()) {
       encoded_[i] =
           encode_runs(parts_, range, staging_->values().subspan(range.begin, range.size()));

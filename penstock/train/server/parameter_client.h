@@ -25,7 +25,7 @@ struct ClientOptions {
   // that connects with the id of an earlier one takes over from it, and continues at sequence().
   uint64_t worker_id = 0;
   std::string secret = {};                   // the server's secret, over TCP
-  bool encrypt = false;                      // as the server, over TCP; needs a secret
+  std::optional<bool> encrypt = {};          // whether TCP is encrypted; see net::LinkOptions
   double retry_s = 60;                       // seconds that a shard may be unreachable or silent
   Encoding encoding = Encoding::kFloat32;    // of gradients
   double top_k = 0.01;                       // kTopK: the fraction of the floats to send, in (0, 1]

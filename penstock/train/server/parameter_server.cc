@@ -64,7 +64,7 @@ std::vector<std::shared_ptr<Shard>> make_shards(const Parameters& parameters,
                                                 const ServerOptions& options,
                                                 SnapshotFolder* snapshots) {
   check(options.mode);
-  net::Handshake::check(options.secret, options.encrypt);
+  net::Handshake::check(options.secret);
   const auto ranges = partition(parameters.layout(), options.shards);
   const bool restored = snapshots != nullptr && snapshots->find();
   std::vector<std::shared_ptr<Shard>> shards;

@@ -23,8 +23,8 @@ struct ServerOptions {
   // One address for each shard, or one for all: its port, if not 0, is the first shard's, and the
   // others use the following ports. Empty: a free name on this host.
   std::vector<std::string> listen = {};
-  std::string secret = {};  // see net::LinkOptions; required for other hosts
-  bool encrypt = false;     // encrypt TCP connections, with clients that do so too; needs a secret
+  std::string secret = {};                     // see net::LinkOptions; required for other hosts
+  std::optional<bool> encrypt = std::nullopt;  // whether TCP is encrypted; see net::LinkOptions
   // A folder for snapshots, which one server at a time uses. If it has snapshots, the server
   // continues from the newest one that is complete. Empty: no snapshots.
   std::string snapshots = {};

@@ -259,8 +259,9 @@ void ShardLink::bye(double wait_s) {
   drop();
 }
 
-std::string shard_stats(const std::string& address, const std::string& secret, bool encrypt,
-                        double timeout_s, const std::function<void()>& while_waiting) {
+std::string shard_stats(const std::string& address, const std::string& secret,
+                        std::optional<bool> encrypt, double timeout_s,
+                        const std::function<void()>& while_waiting) {
   net::ConnectOptions options;
   options.secret = secret;
   options.encrypt = encrypt;

@@ -47,7 +47,7 @@ class ShardLink {
     bool chosen = false;  // see Shard::Worker
     std::string name;
     std::string secret;
-    bool encrypt = false;
+    std::optional<bool> encrypt = {};
     double stall_timeout_s = 60;
     // Called several times a second while waiting for an answer; may throw, which ends the wait.
     std::function<void()> while_waiting;
@@ -140,7 +140,8 @@ class ShardLink {
 // server's. while_waiting is called several times a second and may throw. Threads: any.
 //
 // Errors: those of net::connect(); kTimeout, kClosed, kDataLoss (the peer is not a shard).
-std::string shard_stats(const std::string& address, const std::string& secret, bool encrypt,
-                        double timeout_s, const std::function<void()>& while_waiting = {});
+std::string shard_stats(const std::string& address, const std::string& secret,
+                        std::optional<bool> encrypt, double timeout_s,
+                        const std::function<void()>& while_waiting = {});
 
 }  // namespace penstock::train

@@ -273,7 +273,7 @@ class ShardService::Session {
 
 ShardService::ShardService(std::shared_ptr<Shard> shard, ShardPlace place, ServerMode mode,
                            const std::vector<std::string>& addresses, const std::string& secret,
-                           bool encrypt, size_t max_connections)
+                           std::optional<bool> encrypt, size_t max_connections)
     : shard_(std::move(shard)),
       view_(ShardMemory::open(shard_->memory()->fd(), ShardMemory::Access::kRead)),
       place_(std::move(place)),

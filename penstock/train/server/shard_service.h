@@ -40,8 +40,8 @@ class ShardService final : private ForkAware {
   // Connections above `max_connections` are refused; their clients try again. Errors of
   // net::Listener.
   ShardService(std::shared_ptr<Shard> shard, ShardPlace place, ServerMode mode,
-               const std::vector<std::string>& addresses, const std::string& secret, bool encrypt,
-               size_t max_connections = kMaxConnections);
+               const std::vector<std::string>& addresses, const std::string& secret,
+               std::optional<bool> encrypt, size_t max_connections = kMaxConnections);
   ~ShardService();
 
   // The addresses for connect(), in the given order, with the chosen ports and names.

@@ -44,7 +44,7 @@ struct Plan {
     mode.non_finite = static_cast<NonFinite>(given.at("non_finite").get<int>());
     json.at("addresses").get_to(addresses);
     json.at("secret").get_to(secret);
-    json.at("encrypt").get_to(encrypt);
+    if (!json.at("encrypt").is_null()) encrypt = json.at("encrypt").get<bool>();
     const auto folder = json.at("snapshots").get<std::vector<uint8_t>>();
     snapshots.assign(folder.begin(), folder.end());
     json.at("owner").get_to(owner);
@@ -59,7 +59,7 @@ struct Plan {
   std::vector<std::string> addresses;
   std::string secret, snapshots;
   pid_t owner = 0;  // the process that made the server
-  bool encrypt = false;
+  std::optional<bool> encrypt;
   uint64_t server = 0;
   uint64_t epoch = 0;
 };
@@ -206,13 +206,15 @@ std::string ShardProcesses::text(const std::vector<std::string>& addresses) cons
                 {"compensation", mode.compensation},
                 {"non_finite", static_cast<int>(mode.non_finite)},
                 {"staleness", nullptr}};
+  Json encrypt;  // null
+  if (options_.encrypt) encrypt = *options_.encrypt;
   if (mode.staleness) given["staleness"] = *mode.staleness;
   return Json{{"layout", layout_.to_json()},
               {"optimizer", OptimizerText::of(optimizer_)},
               {"mode", given},
               {"addresses", addresses},
               {"secret", options_.secret},
-              {"encrypt", options_.encrypt},
+              {"encrypt", encrypt},
               {"snapshots", bytes_of(options_.snapshots)},
               {"owner", getpid()},
               {"server", memories_[0]->record().server},

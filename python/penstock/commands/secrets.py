@@ -17,12 +17,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--secret-file",
         metavar="FILE",
         type=Path,
-        help="what both ends must know, at least 16 bytes; only you may read the file",
+        help="what both ends must know, at least 16 bytes; only you may read the file; without it, "
+        "only your processes on this host connect",
     )
     parser.add_argument(
         "--encrypt",
-        action="store_true",
-        help="what goes over TCP is encrypted; both ends say so; takes a secret",
+        action=argparse.BooleanOptionalAction,
+        help="encrypt TCP connections, or never do; without it, those with other hosts are",
     )
 
 

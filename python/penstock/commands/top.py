@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
 
 
-def look_at(address: str, secret: str, encrypt: bool) -> Look:
+def look_at(address: str, secret: str, encrypt: bool | None) -> Look:
     from .. import _engine
     from ..errors import Error, InvalidArgument
 

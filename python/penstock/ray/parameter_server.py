@@ -40,7 +40,7 @@ def parameter_server(
     delay_compensation: float = 0.0,
     non_finite: Literal["raise", "skip", "count"] = "raise",
     secret: str | None = None,
-    encrypt: bool = False,
+    encrypt: bool | None = None,
     num_cpus: float = 1.0,
 ) -> ParameterServer:
     """Serve weights to workers on all hosts of a Ray cluster, each shard as an actor.
@@ -74,8 +74,8 @@ def parameter_server(
     secret : str, optional
         A secret of at least 16 bytes that both ends of a connection must know. Default: a random
         one, which the server and its clients get through Ray.
-    encrypt : bool
-        Whether connections between hosts are encrypted (TLS 1.3).
+    encrypt : bool, optional
+        Whether TCP connections are encrypted (TLS 1.3). None: those with other hosts.
     num_cpus : float
         The CPUs that Ray reserves for each shard.
 
@@ -117,7 +117,7 @@ def parameter_server(
         optimizer=optimizer,
         shards=integer("shards", shards, 1, 1 << 16, operation=_OPERATION),
         mode=mode,
-        encrypt=flag("encrypt", encrypt, _OPERATION),
+        encrypt=None if encrypt is None else flag("encrypt", encrypt, _OPERATION),
         snapshots=folder,
         seconds=real("snapshot_seconds", snapshot_seconds, _OPERATION),
         server=secrets.randbits(63) + 1,

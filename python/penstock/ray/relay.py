@@ -13,7 +13,7 @@ _OPERATION = "ray.relay"
 _START, _STEP = 120.0, 30.0  # seconds: until the first actor runs; for an answer
 
 
-def relay(name: str, *, to: str | None = None, encrypt: bool = False) -> Relay:
+def relay(name: str, *, to: str | None = None, encrypt: bool | None = None) -> Relay:
     """Publish weights of this node on all other nodes, so that readers everywhere read in place.
 
     An actor on this node reads each version that `train.publish` makes under the name. It sends the
@@ -29,8 +29,8 @@ def relay(name: str, *, to: str | None = None, encrypt: bool = False) -> Relay:
         start again.
     to : str, optional
         The name on the other nodes. Default: `name`.
-    encrypt : bool
-        Whether connections between nodes are encrypted (TLS 1.3). They always need a secret, which
+    encrypt : bool, optional
+        Whether connections between nodes are encrypted (TLS 1.3). None: those between hosts. They always need a secret, which
         the actors get through Ray.
 
     Returns
@@ -52,6 +52,7 @@ def relay(name: str, *, to: str | None = None, encrypt: bool = False) -> Relay:
 
     name = string("name", name, _OPERATION)
     to = name if to is None else string("to", to, _OPERATION)
+    encrypt = None if encrypt is None else flag("encrypt", encrypt, _OPERATION)
     if not ray.is_initialized():
         ray.init()
     node = ray.get_runtime_context().get_node_id()
@@ -69,7 +70,7 @@ def relay(name: str, *, to: str | None = None, encrypt: bool = False) -> Relay:
             num_cpus=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )
-        .remote(name, to, secrets.token_hex(16), flag("encrypt", encrypt, _OPERATION))
+        .remote(name, to, secrets.token_hex(16), encrypt)
     )
     try:
         ray.get(source.stats.remote(), timeout=_START)

@@ -21,7 +21,7 @@ _START, _ATTACH = 60.0, 10.0  # seconds: for a copy's actor; for the learner's f
 class RelayCopy:
     """Publishes on its node what a `RelaySource` sends."""
 
-    def __init__(self, name: str, secret: str, encrypt: bool) -> None:
+    def __init__(self, name: str, secret: str, encrypt: bool | None) -> None:
         host = ray.util.get_node_ip_address()
         self._receiver = _engine.RelayReceiver(name, f"tcp://{host}:0", secret, encrypt)
         threading.Thread(target=self._run, daemon=True).start()
@@ -40,7 +40,7 @@ class RelayCopy:
 class RelaySource:
     """Sends each version of a learner of its node to a `RelayCopy` on every other node."""
 
-    def __init__(self, name: str, to: str, secret: str, encrypt: bool) -> None:
+    def __init__(self, name: str, to: str, secret: str, encrypt: bool | None) -> None:
         self._name, self._to, self._line = name, to, (secret, encrypt)
         self._node = ray.get_runtime_context().get_node_id()
         self._sending: dict[str, _Sending] = {}

@@ -37,7 +37,7 @@ class Plan:
     optimizer: Any
     shards: int
     mode: tuple[int | None, float, int, float, int]
-    encrypt: bool
+    encrypt: bool | None
     snapshots: str
     seconds: float
     server: int  # the server's id

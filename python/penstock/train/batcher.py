@@ -53,7 +53,7 @@ class Batcher(Closing):
         arrival. Calls of other processes wait in memory of their own.
     name : str, optional
         Other processes of this user call the function by this name (`attach_batcher`). At most 56
-        bytes. Reserved until this process closes the batcher or ends. No file is made.
+        bytes. Reserved until this process closes the batcher or ends.
 
     Raises
     ------

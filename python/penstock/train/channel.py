@@ -108,7 +108,7 @@ def channel(name: str, capacity: int = 16 << 20, when_full: str = "block") -> Ch
     ----------
     name : str
         At most 64 bytes. Reserved until this process closes the channel or ends. Names of channels
-        and of published weights are independent. No file is made.
+        and of published weights are independent.
     capacity : int
         Bytes of each producer's ring; only the part that was used takes memory. An item takes the
         bytes of its arrays and about 200 more.

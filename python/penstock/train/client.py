@@ -270,7 +270,7 @@ def connect(
     name: str = "",
     worker_id: int | None = None,
     secret: str | None = None,
-    encrypt: bool = False,
+    encrypt: bool | None = None,
     heartbeat: bool = False,
     timeout: float = 60.0,
     compress: Literal["float16", "bfloat16", "top_k"] | None = None,
@@ -293,10 +293,10 @@ def connect(
         up to 1,024 such ids, also after their clients were closed. Default: a random number, which
         the server forgets when the client is closed.
     secret : str, optional
-        The server's secret.
-    encrypt : bool
-        Whether to encrypt TCP connections. Must be the same at the server; otherwise connecting
-        fails before anything is sent.
+        The server's secret. None: the server was given none, and is on this host.
+    encrypt : bool, optional
+        Whether to encrypt TCP connections. None: those with other hosts, and where the server asks
+        for it. If the server says the opposite, connecting fails before anything is sent.
     heartbeat : bool
         Whether a thread tells the shards that this worker is alive, so that a step may take longer
         than the server's ``lease``. Other workers then wait for it as long as its process runs.
@@ -311,7 +311,7 @@ def connect(
     ------
     InvalidArgument
         An invalid argument; addresses of several servers, or of some shards only; another secret,
-        or only one end that encrypts.
+        or another `encrypt`; no secret for a server on another host.
     Timeout
         No answer for ``timeout`` seconds.
     """
@@ -327,7 +327,7 @@ def connect(
             if worker_id is None
             else integer("worker_id", worker_id, 1, (1 << 64) - 1, operation="connect"),
             "" if secret is None else string("secret", secret, "connect"),
-            flag("encrypt", encrypt, "connect"),
+            None if encrypt is None else flag("encrypt", encrypt, "connect"),
             real("timeout", timeout, "connect"),
             _ENCODINGS[compress],
             real("top_k", top_k, "connect"),

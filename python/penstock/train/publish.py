@@ -35,13 +35,14 @@ def publish(name: str, parameters: Parameters | Mapping[str, Any]) -> int:
     """Publish the current weights to all processes of this user that attach to the name.
 
     Copies the weights once and never waits for a reader. The first call reserves the name until
-    `unpublish` or the end of this process. No file is made.
+    `unpublish` or the end of this process.
 
     Parameters
     ----------
     name : str
-        At most 64 bytes. Names are visible within a network namespace (by default each container
-        has its own).
+        At most 64 bytes. Other processes of this user find it in the folder
+        ``$XDG_RUNTIME_DIR/penstock``, or ``/run/user/UID/penstock``, or ``/tmp/penstock-UID``,
+        which containers may share.
     parameters : Parameters, or a dict from names to arrays of any framework
         Should not be written meanwhile: concurrent writes are in this version or in the next.
         Parameters on a device are copied once, after all work of the current stream. Arrays, which

@@ -57,11 +57,13 @@ class ParameterServer(Closing):
         ports), or an address for each. Default: names that only processes of this user on this host
         can use.
     secret : str, optional
-        A secret of at least 16 bytes that workers must give. Required for other hosts.
-    encrypt : bool
-        Whether TCP connections are encrypted and authenticated (TLS 1.3); needs a secret. Workers
-        that do not encrypt are refused. Shared memory and Unix sockets stay on this host, between
-        processes of this user, and are not encrypted.
+        A secret of at least 16 bytes that workers must give over TCP. Required for other hosts.
+        None: a random one, which processes of this user on this host find by themselves.
+    encrypt : bool, optional
+        Whether TCP connections are encrypted and authenticated (TLS 1.3). None: those with other
+        hosts, and those of workers that ask for it. A worker that says the opposite is refused.
+        Shared memory and Unix sockets stay on this host, between processes of this user, and are
+        not encrypted.
     use_multiprocessing : bool
         Whether shards are processes instead of threads. A killed shard is restarted at once, with
         every acknowledged push applied exactly once; this takes twice the memory for weights and
@@ -108,7 +110,7 @@ class ParameterServer(Closing):
         non_finite: Literal["raise", "skip", "count"] = "raise",
         listen: str | Sequence[str] | None = None,
         secret: str | None = None,
-        encrypt: bool = False,
+        encrypt: bool | None = None,
         use_multiprocessing: bool = False,
         snapshots: str | os.PathLike[str] | None = None,
         snapshot_seconds: float = 60.0,
@@ -120,7 +122,7 @@ class ParameterServer(Closing):
         )
         where = [] if listen is None else addresses_of("listen", listen, "ParameterServer")
         secret = "" if secret is None else string("secret", secret, "ParameterServer")
-        encrypt = flag("encrypt", encrypt, "ParameterServer")
+        encrypt = None if encrypt is None else flag("encrypt", encrypt, "ParameterServer")
         snapshot_seconds = real("snapshot_seconds", snapshot_seconds, "ParameterServer")
         parameters._settle()
         self._parameters = parameters

@@ -288,6 +288,28 @@ TEST_F(RecordStreamTest, a_length_that_cannot_be_takes_no_memory) {
   }
 }
 
+// A megabyte of deflate may hold a record of a gigabyte.
+TEST_F(RecordStreamTest, a_record_of_more_than_a_gibibyte_is_not_decompressed) {
+  std::string frame(12, '\0');
+  const uint64_t length = (uint64_t{1} << 30) + 1;
+  std::memcpy(frame.data(), &length, 8);
+  const uint32_t crc = masked(crc32c(std::as_bytes(std::span(frame)).first(8)));
+  std::memcpy(frame.data() + 8, &crc, 4);
+  std::mt19937 random(1);
+  std::string noise(1'100'000, '\0');  // so that deflate could reach the length
+  for (char& each : noise) each = static_cast<char>(random());
+  const std::string sound = write("file", {"one"});
+  (*files)["file"] = compressed(sound + frame + noise, Compression::kGzip);
+  (*files)["other"] = compressed(sound, Compression::kGzip);
+  RecordStream stream = records({"file", "other"}, Compression::kGzip);
+  stream.begin();
+  const std::vector<Got> got = rest(stream);
+  ASSERT_EQ(got.size(), 3u);
+  EXPECT_NE(got[1].text.find("more than 1 GiB"), std::string::npos) << got[1].text;
+  EXPECT_GT(got[1].lost, 0u);
+  EXPECT_EQ(got[2].text, "one");
+}
+
 TEST_F(RecordStreamTest, lines_are_those_of_an_index) {
   std::mt19937 random(2);
   std::string text;

@@ -20,9 +20,17 @@ using Bytes = std::vector<std::byte>;
 // The state of one end.
 enum class End { kUnderWay, kComplete, kRefused, kInvalidArgument, kDataLoss };
 
+// Of two ends on one host. "": no secret was given.
+Handshake::Options options_of(const std::string& secret, std::optional<bool> encrypt) {
+  return {.secret = secret.empty() ? "a host's secret of tests" : secret,
+          .is_host_secret = secret.empty(),
+          .requires_encryption = encrypt.value_or(false),
+          .allows_encryption = encrypt.value_or(true)};
+}
+
 struct Party {
-  Party(Side side, const std::string& secret, bool encrypt = false)
-      : handshake(side, secret, encrypt, side == Side::kServer ? "client" : "server") {}
+  Party(Side side, const std::string& secret, std::optional<bool> encrypt = {})
+      : handshake(side, options_of(secret, encrypt), side == Side::kServer ? "client" : "server") {}
 
   // Takes received bytes, all requested ones at once or one by one.
   void take(std::span<const std::byte> bytes, bool one_by_one = false) {
@@ -117,7 +125,7 @@ TEST(Handshake, the_same_secret_at_both_ends_completes) {
   }
 }
 
-TEST(Handshake, without_a_secret_both_ends_need_none) {
+TEST(Handshake, without_a_secret_of_their_own_both_ends_have_the_hosts) {
   Party server(Side::kServer, ""), client(Side::kClient, "");
   talk(server, client);
   EXPECT_EQ(server.end(), End::kComplete);
@@ -165,6 +173,34 @@ TEST(Handshake, ends_that_want_different_things_say_which) {
     EXPECT_NE(client.text.find(each.says), std::string::npos) << client.text;
     EXPECT_EQ(server.end(), End::kUnderWay);
   }
+}
+
+TEST(Handshake, one_end_that_asks_for_encryption_is_enough) {
+  for (const bool server_asks : {false, true}) {
+    const std::optional<bool> asks = true, agrees;
+    Party server(Side::kServer, kSecret, server_asks ? asks : agrees);
+    Party client(Side::kClient, kSecret, server_asks ? agrees : asks);
+    talk(server, client);
+    ASSERT_EQ(server.end(), End::kComplete);
+    ASSERT_EQ(client.end(), End::kComplete);
+    EXPECT_TRUE(server.handshake.take_tls());
+    EXPECT_TRUE(client.handshake.take_tls());
+  }
+}
+
+TEST(Handshake, links_to_other_hosts_are_encrypted_unless_told_otherwise) {
+  for (const bool same_host : {true, false}) {
+    LinkOptions link;
+    link.secret = kSecret;
+    EXPECT_EQ(Handshake::options(link, same_host, "").requires_encryption, !same_host);
+    EXPECT_TRUE(Handshake::options(link, same_host, "").allows_encryption);
+    link.encrypt = true;
+    EXPECT_TRUE(Handshake::options(link, same_host, "").requires_encryption);
+    link.encrypt = false;
+    EXPECT_FALSE(Handshake::options(link, same_host, "").requires_encryption);
+    EXPECT_FALSE(Handshake::options(link, same_host, "").allows_encryption);
+  }
+  EXPECT_THROW(Handshake::options({}, false, "elsewhere"), Error);  // no secret
 }
 
 TEST(Handshake, no_changed_byte_lets_anybody_in) {
@@ -299,9 +335,8 @@ TEST(Handshake, a_proof_is_good_for_one_role_only) {
 }
 
 TEST(Handshake, secrets_that_are_guessed_are_refused) {
-  EXPECT_THROW(Handshake::check("fifteen bytes..", false), Error);
-  EXPECT_THROW(Handshake::check("", true), Error);
-  EXPECT_NO_THROW(Handshake::check("sixteen bytes...", true));
+  EXPECT_THROW(Handshake::check("fifteen bytes.."), Error);
+  EXPECT_NO_THROW(Handshake::check("sixteen bytes..."));
 }
 
 }  // namespace

@@ -61,7 +61,8 @@ struct RawLine {
     b = accept_while(listener, [&] {
       a = raw_socket(listener.address());
       if (listener.address().starts_with("unix")) return;
-      Handshake handshake(Handshake::Side::kClient, options.secret, options.encrypt, "raw");
+      Handshake handshake(Handshake::Side::kClient, Handshake::options(options, true, "raw"),
+                          "raw");
       while (advance_handshake(a.get(), handshake, "raw") != HandshakeStatus::kComplete) {
         wait_for(a.get(), POLLIN, Deadline(60));
       }

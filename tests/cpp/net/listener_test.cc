@@ -187,7 +187,7 @@ class SlowClient {
  public:
   explicit SlowClient(const std::string& address)
       : fd_(raw_socket(address)),
-        handshake_(Handshake::Side::kClient, kSecret, false, "the listener") {}
+        handshake_(Handshake::Side::kClient, {.secret = kSecret}, "the listener") {}
 
   // False: the listener has disconnected it.
   bool advance() {

@@ -380,24 +380,32 @@ TEST(Channel, a_producer_with_corrupt_words_is_evicted) {
   EXPECT_EQ(channel.get(5).size(), 1u);
 }
 
+// Nobody took an item or asked for counts meanwhile.
 TEST(Channel, counts_are_right_when_the_rings_have_wrapped_unseen) {
-  Channel channel(a_name());
+  Channel channel(a_name(), {.when_full = WhenFull::kDropOldest});
   Producer producer(channel.name());
-  constexpr uint64_t kMax = Ring::kCountMask / 4 * 3;
-  for (int round = 0; round < 4; ++round) {
-    EXPECT_TRUE(producer.put(an_item(1, round, 3)));
-    EXPECT_EQ(channel.get(1).size(), 1u);
-    // As if so many more had been put and dropped. No call of stats() in between.
+  EXPECT_TRUE(producer.put(an_item(1, 0, 3)));
+  EXPECT_EQ(channel.get(1).size(), 1u);
+  constexpr uint64_t kMore = 3 * (Ring::kCountMask + 1) + 7;
+  {
+    // As if so many more had been put and dropped.
     const auto memory = channels_here().at(0);
-    for (auto* word : {&memory->words(0).head, &memory->words(0).tail}) {
+    RingWords& words = memory->words(0);
+    for (auto* word : {&words.head, &words.tail}) {
       const uint64_t at = word->load();
-      word->store((at & ~Ring::kCountMask) | ((at + kMax) & Ring::kCountMask));
+      word->store((at & ~Ring::kCountMask) | ((at + kMore) & Ring::kCountMask));
     }
+    words.put.fetch_add(kMore);
   }
-  const ProducerCounts counts = channel.stats().at(0);
-  EXPECT_EQ(counts.put, 4 * (kMax + 1));
-  EXPECT_EQ(counts.got, 4u);
-  EXPECT_EQ(counts.dropped, 4 * kMax);
+  EXPECT_TRUE(producer.put(an_item(1, 1, 3)));
+  ProducerCounts counts = channel.stats().at(0);
+  EXPECT_EQ(counts.put, kMore + 2);
+  EXPECT_EQ(counts.got, 1u);
+  EXPECT_EQ(counts.queued, 1u);
+  EXPECT_EQ(counts.dropped, kMore);
+  // A producer that is killed between its two stores has not put the item.
+  channels_here().at(0)->words(0).put.fetch_add(1);
+  EXPECT_EQ(channel.stats().at(0).put, kMore + 2);
 }
 
 TEST(Channel, an_item_of_nothing_is_refused_as_such) {

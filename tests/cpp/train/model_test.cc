@@ -298,7 +298,7 @@ class ForeignServer {
 
  private:
   std::atomic<bool> stop_{false};
-  os::Fd server_;
+  net::SocketFile server_;
   std::thread thread_;
 };
 

@@ -292,6 +292,17 @@ TEST(ParameterServer, invalid_messages_are_refused_and_affect_no_other) {
   EXPECT_EQ(world.weight(), 1);
 }
 
+TEST(Gradient, indices_of_32_bits_are_not_used_beyond_their_reach) {
+  constexpr uint64_t kReach = uint64_t{1} << 32;
+  for (const Encoding encoding : {Encoding::kTopK, Encoding::kRuns}) {
+    EXPECT_NO_THROW(require_reach(encoding, kReach - 1));
+    const std::string why =
+        message_of(Code::kInvalidArgument, [&] { require_reach(encoding, kReach); });
+    EXPECT_NE(why.find("more shards"), std::string::npos) << why;
+  }
+  EXPECT_NO_THROW(require_reach(Encoding::kFloat32, 2 * kReach));
+}
+
 TEST(ParameterServer, ports_of_shards_follow_one_another) {
   ServerOptions options{.shards = 3};
   options.listen = {"tcp://127.0.0.1:7000"};

@@ -1,11 +1,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
 #include <vector>
 
+#include "penstock/base/clock.h"
+#include "penstock/net/socket.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/train/publishing.h"
 #include "tests/cpp/train/refusals.h"
@@ -206,29 +209,19 @@ TEST(PublishProcesses, a_second_learner_gets_an_error_that_names_the_first) {
   EXPECT_NO_THROW(Publisher(name, two_blocks()));
 }
 
-// The name in that user's namespace, for any caller: connect_to_name() does not allow this.
-os::Fd raw_socket(const std::string& name, uid_t user, sockaddr_un& address, socklen_t& length) {
-  const std::string path = "penstock/" + std::to_string(user) + "/weights/" + name;
-  address = {};
-  address.sun_family = AF_UNIX;
-  std::copy(path.begin(), path.end(), address.sun_path + 1);
-  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + path.size());
-  return os::Fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-}
-
+// Another user cannot enter the folder of names: neither find, nor serve, nor flood one.
 TEST(PublishProcesses, other_users_neither_read_nor_serve) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   constexpr uid_t kNobody = 65534;
   const std::string name = a_name(), theirs = a_name();
-  const uid_t user = geteuid();
+  const net::SocketAddress ours = net::named_address("weights", name),
+                           squatted = net::named_address("weights", theirs);
   Gate ready, asked;
   const pid_t other = start_child([&] {
     if (setuid(kNobody) != 0) return false;
-    sockaddr_un address;
-    socklen_t length;
-    os::Fd server = raw_socket(theirs, user, address, length);
-    if (bind(server.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return false;
-    if (listen(server.get(), 10) != 0) return false;
+    unsetenv("XDG_RUNTIME_DIR");
+    const os::Fd server = net::make_socket(squatted);
+    if (bind(server.get(), squatted.get(), squatted.length) == 0 || errno != EACCES) return false;
     ready.send(1);
     int go;
     asked.receive(go);
@@ -239,10 +232,8 @@ TEST(PublishProcesses, other_users_neither_read_nor_serve) {
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) return false;
     }
-    os::Fd client = raw_socket(name, user, address, length);
-    if (connect(client.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return false;
-    char byte;
-    return recv(client.get(), &byte, 1, 0) == 0;  // disconnected without a message
+    const os::Fd client = net::make_socket(ours);
+    return connect(client.get(), ours.get(), ours.length) != 0 && errno == EACCES;
   });
   int there;
   ASSERT_TRUE(ready.receive(there));
@@ -250,14 +241,58 @@ TEST(PublishProcesses, other_users_neither_read_nor_serve) {
     Parameters parameters(two_blocks());
     Publisher publisher(name, parameters.layout());
     publish(publisher, parameters, 1);
-    const std::string who = "process " + std::to_string(other) + " of another user, 65534";
-    EXPECT_TRUE(has(message_of(Code::kInvalidArgument, [&] { Model model(theirs); }), who));
-    EXPECT_TRUE(
-        has(message_of(Code::kInvalidArgument, [&] { Publisher(theirs, two_blocks()); }), who));
+    EXPECT_NO_THROW(Publisher(theirs, two_blocks()));
     asked.send(1);
     EXPECT_EQ(status_of(other), 0);
     EXPECT_EQ(publisher.readers(), 0u);
   }
+}
+
+// Even if the permissions of folder and socket were opened.
+TEST(PublishProcesses, a_reader_of_another_user_is_disconnected_and_a_server_is_not_trusted) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const std::string name = a_name();
+  const net::SocketAddress address = net::named_address("weights", name);
+  Gate ready;
+  const pid_t other = start_child([&] {
+    const os::Fd server = net::make_socket(address);
+    if (bind(server.get(), address.get(), address.length) != 0 || setuid(65534) != 0) return false;
+    if (listen(server.get(), 10) != 0) return false;
+    ready.send(1);
+    pause();
+    return true;
+  });
+  int there;
+  ASSERT_TRUE(ready.receive(there));
+  const std::string who = "process " + std::to_string(other) + " of another user, 65534";
+  EXPECT_TRUE(has(message_of(Code::kInvalidArgument, [&] { Model model(name); }), who));
+  EXPECT_TRUE(has(message_of(Code::kInvalidArgument, [&] { Publisher(name, two_blocks()); }), who));
+  kill_child(other);
+}
+
+// Connections in a loop: forks, timers and honest readers go on.
+TEST(PublishProcesses, a_flood_of_connections_delays_neither_forks_nor_readers) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer does not run processes that fork with threads";
+#endif
+  const std::string name = a_name();
+  Parameters parameters(two_blocks(16));
+  Publisher publisher(name, parameters.layout());
+  publish(publisher, parameters, 1);
+  std::vector<pid_t> floods;
+  for (int i = 0; i < 3; ++i) {
+    floods.push_back(start_child([&] {
+      for (;;) connect_to_name("weights", name);
+      return true;
+    }));
+  }
+  for (int i = 0; i < 5; ++i) {
+    const uint64_t begin = now_ns();
+    EXPECT_EQ(status_of(start_child([] { return true; })), 0);
+    EXPECT_LT(now_ns() - begin, 5'000'000'000u);
+  }
+  EXPECT_EQ(Model(name).version(), 1u);
+  for (const pid_t flood : floods) kill_child(flood);
 }
 
 }  // namespace

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <span>
+#include <thread>
 #include <utility>
 
+#include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/train/hogwild.h"
+#include "penstock/train/relaxed.h"
 #include "tests/cpp/train/hogwild_steps.h"
 #include "tests/cpp/train/optimizers.h"
 
@@ -73,6 +77,27 @@ TEST(Replica, where_groups_differ_the_common_weight_is_between_them) {
   EXPECT_EQ(change(1, 10), 116);
   EXPECT_EQ(change(0, 40), 136) << "half of its way beyond the other's";
   EXPECT_EQ(change(1, 6), 136) << "the other is there already";
+}
+
+// A merge that read a float, computed, and then stored it would undo a store in between.
+TEST(Replica, a_merge_undoes_no_concurrent_store) {
+  const Parameters common = a_vector();
+  const auto replica = Replica::make(common, 1, 0)[0];
+  replica->begin();
+  std::atomic<bool> stop{false};
+  std::thread merging([&] {
+    while (!stop) replica->merge();
+  });
+  const auto own = values(replica->parameters());
+  uint64_t undone = 0;
+  const Deadline deadline(0.3);
+  for (float number = 1; !deadline.passed(); number = number < 1e6f ? number + 1 : 1) {
+    for (size_t i = 0; i < own.size(); i += 100) relaxed::store(own[i], number);
+    for (size_t i = 0; i < own.size(); i += 100) undone += relaxed::load(own[i]) != number;
+  }
+  stop = true;
+  merging.join();
+  EXPECT_EQ(undone, 0u);
 }
 
 TEST(Replica, a_run_begins_with_the_current_common_weights) {

@@ -175,6 +175,28 @@ TEST(Ring, corrupt_words_are_detected) {
   }
 }
 
+// The learner's process can write all of the memory.
+TEST(Ring, a_producer_stays_inside_the_ring_whatever_its_words_are) {
+  const std::vector<uint64_t> places{0, 1, 63, 64, uint64_t{1} << 27, (uint64_t{1} << 28) - 1};
+  for (const WhenFull when_full : {WhenFull::kBlock, WhenFull::kDropOldest}) {
+    for (const uint64_t head : places) {
+      for (const uint64_t tail : places) {
+        for (const uint64_t size : {uint64_t{0}, uint64_t{7}, ~uint64_t{0}}) {  // of its records
+          Memory m(when_full);
+          for (uint64_t at = 0; at < 4096; at += 64) {
+            std::memcpy(m.mapping.data() + at, &size, sizeof(size));
+          }
+          m.memory->words(0).head.store(head << Ring::kCountBits);
+          m.memory->words(0).tail.store(tail << Ring::kCountBits | 5);
+          if (m.ring.contended() || m.ring.has_space(1280)) put(m.ring, 9, 1280);
+          EXPECT_GE(m.ring.tail_data(), m.mapping.data());
+          EXPECT_LT(m.ring.tail_data(), m.mapping.data() + 4096);
+        }
+      }
+    }
+  }
+}
+
 TEST(Ring, a_record_longer_than_the_ring_is_detected_for_any_tail) {
   Memory m(WhenFull::kBlock);
   const auto record = a_record(7, 4096);

@@ -244,6 +244,16 @@ TEST(WeightsMemory, open_refuses_other_memory) {
   refused(os::Fd(::open("/dev/null", O_RDWR | O_CLOEXEC)));
 }
 
+// A learner's process can write anything into the current word.
+TEST(WeightsMemory, a_slot_that_does_not_exist_is_damage) {
+  const auto memory = WeightsMemory::make(two_blocks());
+  memory->use_rows(1);
+  auto* base = reinterpret_cast<std::byte*>(memory->values(0).data()) - memory->offset_of(0);
+  reinterpret_cast<WeightsHeader*>(base)->current.store(7 << 7 | kSlots << 1 | 1);
+  message_of(Code::kDataLoss, [&] { memory->hold(0); });
+  message_of(Code::kDataLoss, [&] { memory->newest(); });
+}
+
 TEST(WeightsMemory, too_much_is_an_error) {
   message_of(Code::kOutOfMemory, [] { WeightsMemory::make(Layout{{"w", {1l << 56}}}); });
 }
