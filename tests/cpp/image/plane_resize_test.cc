@@ -290,11 +290,11 @@ TEST(PlaneExcessTest, every_instruction_set_gives_the_same_numbers) {
 
 TEST(PlaneExcessTest, no_pixel_beyond_a_full_colour_is_missed) {
   const image::ExcessKernels& kernels = image::excess_kernels()[0];
-  constexpr int kWidth = 64;
-  std::vector<uint8_t> y(3 * kWidth), cb(3 * kWidth), cr(3 * kWidth);
-  const uint8_t* const y_row = y.data() + kWidth;
-  const uint8_t* const cb_row = cb.data() + kWidth;
-  const uint8_t* const cr_row = cr.data() + kWidth;
+  constexpr int kRowWidth = 64;
+  std::vector<uint8_t> y(3 * kRowWidth), cb(3 * kRowWidth), cr(3 * kRowWidth);
+  const uint8_t* const y_row = y.data() + kRowWidth;
+  const uint8_t* const cb_row = cb.data() + kRowWidth;
+  const uint8_t* const cr_row = cr.data() + kRowWidth;
   const std::vector<const uint8_t*> ys{y_row}, cbs(3, cb_row), crs(3, cr_row);
   int16_t excess[3][32];
   int16_t* const to[3] = {excess[0], excess[1], excess[2]};
