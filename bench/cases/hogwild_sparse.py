@@ -72,7 +72,7 @@ def prepare(size: Size) -> None:
 
     def build(part: Path) -> None:
         flags = ["-std=c++20", "-O3", f"-I{ROOT}", "-pthread"]
-        linked = [str(libraries[-1]), "-lisal", "-lsodium", "-lssl", "-lcrypto"]
+        linked = [str(libraries[-1]), "-lisal", "-ldeflate", "-lsodium", "-lssl", "-lcrypto"]
         subprocess.run([compiler, *flags, str(SOURCE), *linked, "-o", str(part)], check=True)  # type: ignore[arg-type]
 
     once(program(size), build)
