@@ -1,12 +1,14 @@
 """Thirty LeNet-5, each with its own learning rate, on one batch a step that all of them share.
 
 `rate` counts samples times networks. `grew` is the memory beyond torch and the images: weights,
-gradients, and what a step needs. Every entry trains by SGD from equal weights for as many steps,
-and its losses are compared with those of one network after the other. Compiling is not timed.
+gradients, and what a step needs; `all` is all memory of the C++ programs, with libtorch. Every
+entry trains by SGD from equal weights for as many steps, and its losses are compared with those of
+one network after the other. Compiling is not timed.
 """
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import threading
 import time
@@ -14,12 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch_programs
 from harness import BEST_PEER, WORKERS, Case, Figure, Figures, Size, Target, expect, resident_bytes
 
 MEMBERS = 30
 RATES = [float(lr) for lr in np.geomspace(0.005, 0.1, MEMBERS)]
 THREADS, STACKED = "Population, 2 threads", "Population, stacked and compiled"
 JAX = "Population, JAX by 2 threads"
+CPP, CPP_BY_HAND = "members in C++, 2 threads", "2 threads in C++ by hand"
 WARM = 3
 
 Step = Callable[[Any, Any], Any]  # images and labels; returns the losses of all networks
@@ -317,6 +321,11 @@ def two_processes(size: Size) -> Figures:
     return {"rate": MEMBERS * size.batch * size.steps / seconds, "grew": grew}
 
 
+def in_cpp(size: Size, way: str) -> Figures:
+    rate, memory = torch_programs.run(size, "population_torch", way, size.batch, size.steps)
+    return {"rate": rate, "all": memory}
+
+
 def case(key: str, batch: int, steps: int, ours: str, at_least: float) -> Case:
     made = Case(
         key,
@@ -324,13 +333,16 @@ def case(key: str, batch: int, steps: int, ours: str, at_least: float) -> Case:
         {
             "rate": Figure("sample-steps/s", more_is_better=True),
             "grew": Figure("MiB grew", 2**-20),
+            "all": Figure("MiB in all", 2**-20),
         },
         full={"batch": batch, "steps": steps},
         quick={"batch": batch, "steps": max(5, steps // 5)},
         targets=[
             Target("rate", ours, BEST_PEER, at_least=at_least),
             Target("grew", THREADS, at_most=80 * 2**20, says="80 MB beyond torch"),
+            Target("all", CPP, at_most=200 * 2**20, says="200 MB in C++"),
         ],
+        prepare=lambda size: torch_programs.build(size, "population_torch"),
     )
     made.entry(THREADS, "ours")(threads)
     made.entry(STACKED, "ours")(stacked)
@@ -339,6 +351,8 @@ def case(key: str, batch: int, steps: int, ours: str, at_least: float) -> Case:
     made.entry("torch.func.vmap, compiled", "peer", beside=STACKED)(by_compiled_vmap)
     made.entry("2 threads by hand", "peer")(two_threads)
     made.entry("2 processes by hand", "peer")(two_processes)
+    made.entry(CPP, "ours")(functools.partial(in_cpp, way="ours"))
+    made.entry(CPP_BY_HAND, "peer", beside=CPP)(functools.partial(in_cpp, way="threads"))
     return made
 
 

@@ -928,7 +928,7 @@ class RelaySender:
     """Internal: an end of penstock.ray.relay."""
 
     def __init__(
-        self, name: str, attach_seconds: float, address: str, secret: str, encrypt: bool
+        self, name: str, attach_seconds: float, address: str, secret: str, encrypt: bool | None
     ) -> None: ...
     def send(self, timeout: float) -> tuple[int, int, int, float] | None: ...
     @property
@@ -937,7 +937,7 @@ class RelaySender:
 class RelayReceiver:
     """Internal: the other end of penstock.ray.relay."""
 
-    def __init__(self, name: str, address: str, secret: str, encrypt: bool) -> None: ...
+    def __init__(self, name: str, address: str, secret: str, encrypt: bool | None) -> None: ...
     @property
     def address(self) -> str: ...
     @property
@@ -1065,7 +1065,7 @@ class HostedShard:
         mode: ServerMode,
         listen: Sequence[str],
         secret: str,
-        encrypt: bool,
+        encrypt: bool | None,
         snapshots: str | os.PathLike,
     ) -> None: ...
     @property
