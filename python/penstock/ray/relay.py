@@ -30,8 +30,8 @@ def relay(name: str, *, to: str | None = None, encrypt: bool | None = None) -> R
     to : str, optional
         The name on the other nodes. Default: `name`.
     encrypt : bool, optional
-        Whether connections between nodes are encrypted (TLS 1.3). None: those between hosts. They always need a secret, which
-        the actors get through Ray.
+        Whether connections between nodes are encrypted (TLS 1.3). None: those between hosts. They
+        always need a secret, which the actors get through Ray.
 
     Returns
     -------

@@ -62,7 +62,7 @@ class RelaySource:
 class _Sending:
     """A thread that keeps one node's copy up to date."""
 
-    def __init__(self, node: str, name: str, to: str, line: tuple[str, bool]) -> None:
+    def __init__(self, node: str, name: str, to: str, line: tuple[str, bool | None]) -> None:
         self._node, self._name, self._to, self._line = node, name, to, line
         self._stop = threading.Event()
         self._counts: dict[str, Any] = {
