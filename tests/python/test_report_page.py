@@ -185,13 +185,14 @@ def seen(
     return look_at(page[0].read_text(encoding="utf-8"), browser, tmp_path_factory.mktemp("seen"))
 
 
-def test_every_lane_is_drawn(seen: dict[str, Any]) -> None:
+def test_every_lane_is_drawn(seen: dict[str, Any], page: tuple[Path, dict[str, Any]]) -> None:
     assert seen["ready"]
     assert seen["lanes"][0] == "model"
     lanes = WORKERS + 1
     assert len([name for name in seen["lanes"] if name != "batches ready"]) == lanes
     assert seen["events"] >= BATCHES
-    assert all(seen["painted"][:lanes]), "a worker may have made few batches, but none is empty"
+    did = [worker["tickets"] > 0 for worker in page[1]["workers"]]  # one may have started too late
+    assert [painted > 0 for painted in seen["painted"][:lanes]] == [True, *did]
     assert "making batches" in seen["legend"]
     assert "training step" in seen["legend"]
 

@@ -14,9 +14,9 @@ SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "setup_system.sh"
 MOSQUITTO = "" if Path("/usr/sbin/mosquitto").exists() else "mosquitto "
 BENCH = ("libmosquitto-dev", "redis-tools")
 PACKAGES = (
-    "chromium g++ libgtest-dev libisal-dev libjpeg-dev libmosquitto-dev libpng-dev libsodium-dev "
-    f"libssl-dev libwebp-dev {MOSQUITTO}nlohmann-json3-dev openssl python3 python3-dev "
-    "python3-venv redis-tools"
+    "chromium g++ libdeflate-dev libgtest-dev libisal-dev libjpeg-dev libmosquitto-dev libpng-dev "
+    f"libsodium-dev libssl-dev libwebp-dev {MOSQUITTO}nlohmann-json3-dev openssl python3 "
+    "python3-dev python3-venv redis-tools"
 )
 GROUPS = ("build", "test", "report", "bench")
 
