@@ -79,8 +79,11 @@ def check(operations, decoder):
     with penstock.torch.feed(there(*operations(on="device")), **INLINE) as feed:
         got = [batch["image"].numpy() for _ in range(2) for batch in feed]
     assert decoder.calls == [6, 6, 4] * 2
-    for one, other in zip(got, wanted, strict=True):
-        assert np.array_equal(one, other)
+    # The host resizes planes (docs/images.md), the device pixels.
+    one, other = np.concatenate(got), np.concatenate(wanted)
+    differs = np.abs(one.astype(np.int16) - other)
+    assert differs.max() <= 2
+    assert (differs > 1).mean() < 1e-3
 
 
 CHAINS = {
