@@ -22,7 +22,7 @@ Error damaged_answer(const std::string& address, const std::string& why) {
   return Error(Code::kDataLoss, "connect", address + " is no shard of this kind: " + why);
 }
 
-constexpr char kOperation[] = "shard_stats";
+constexpr char kShardStats[] = "shard_stats";
 
 }  // namespace
 
@@ -274,11 +274,11 @@ std::string shard_stats(const std::string& address, const std::string& secret,
   const wire::AskHead question{.ask = wire::Ask::kStats};
   connection->send(std::as_bytes(std::span(&question, 1)));
   const auto received = connection->receive(timeout_s);
-  if (!received) throw Error(Code::kClosed, kOperation, address + " left without an answer");
-  ByteReader head = wire::reader(received->head, kOperation);
+  if (!received) throw Error(Code::kClosed, kShardStats, address + " left without an answer");
+  ByteReader head = wire::reader(received->head, kShardStats);
   const auto answer = head.get<wire::AnswerHead>();
   if (answer.magic != wire::AskHead::kMagic || answer.status != wire::AnswerHead::kOk) {
-    throw Error(Code::kDataLoss, kOperation, address + " is no shard of this kind");
+    throw Error(Code::kDataLoss, kShardStats, address + " is no shard of this kind");
   }
   std::string text(received->body_bytes, '\0');
   connection->receive_body(std::as_writable_bytes(std::span(text)));

@@ -20,9 +20,9 @@ namespace {
 using testing::fill;
 using testing::same_bits;
 
-constexpr size_t kFloats = 1300;  // more than two of the pieces of a merge
+constexpr size_t kReplicaFloats = 1300;  // more than two of the pieces of a merge
 
-Parameters a_vector() { return Parameters(Layout{{"w", {static_cast<int64_t>(kFloats)}}}); }
+Parameters a_vector() { return Parameters(Layout{{"w", {static_cast<int64_t>(kReplicaFloats)}}}); }
 
 std::span<float> values(const Parameters& parameters) { return parameters.slab().values(); }
 
@@ -48,7 +48,7 @@ TEST(Replica, a_change_by_one_group_counts_in_full_and_no_merge_exceeds_all_grou
   for (const auto& replica : replicas) replica->begin();
   for (size_t group = 0; group < 4; ++group) {
     const Parameters& own = replicas[group]->parameters();
-    for (size_t i = group; i < kFloats; ++i) values(own)[i] += 8;
+    for (size_t i = group; i < kReplicaFloats; ++i) values(own)[i] += 8;
     for (int n = 0; n < 5; ++n) own.advance();
   }
   for (int round = 0; round < 2; ++round) {
@@ -59,7 +59,7 @@ TEST(Replica, a_change_by_one_group_counts_in_full_and_no_merge_exceeds_all_grou
     EXPECT_TRUE(same_bits(replica->parameters().slab(), common.slab()));
   }
   // All groups made the same change: it counts once.
-  for (size_t i = 0; i < kFloats; ++i) EXPECT_EQ(values(common)[i], 108);
+  for (size_t i = 0; i < kReplicaFloats; ++i) EXPECT_EQ(values(common)[i], 108);
 }
 
 TEST(Replica, where_groups_differ_the_common_weight_is_between_them) {
