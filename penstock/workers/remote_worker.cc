@@ -74,8 +74,8 @@ void RemoteWorker::send(const Ticket& ticket, Slot& slot) {
   std::span<const std::byte> input;
   if (const std::byte* of = slot.input()) input = {of, arena_.bytes_of(of)};
   const std::array<std::span<const std::byte>, 2> body{std::as_bytes(std::span(poisoned)), input};
+  sent_ = true;  // also if this fails: the other host may have it, and the connection be cut since
   on_connection([&] { connection_->send(bytes_of_message(head), body); });
-  sent_ = true;
 }
 
 void RemoteWorker::receive(Slot& slot) {

@@ -42,7 +42,7 @@ class RemoteWorker : public TicketRunner {
   // After serve(): the connection ended, and why.
   bool lost() const { return ended_.load(); }
   const std::string& why() const { return why_; }
-  // Whether the connection ended while the other host had a ticket.
+  // Whether the connection ended while the other host may have had a ticket.
   bool lost_ticket() const { return sent_; }
 
  private:
