@@ -62,8 +62,14 @@ def decode_and_augment(element):
 # %% several hosts
 assert batch["image"].shape == (64, 8, 8) and len(train) == 2
 
-# %% asynchronous training
+# %% workers on several hosts
 assert callable(train_loop)  # it runs in workers of Ray Train only
+
+dataset = np.ones((256, 8), np.float32)
+
+# %% asynchronous training
+assert len(feed) == 4
+feed.close()  # its workers start with the first batch
 
 from penstock import train
 
