@@ -116,7 +116,7 @@ SocketFile& SocketFile::operator=(SocketFile&& other) noexcept {
   return *this;
 }
 
-// Nobody replaces the file of a socket that still listens, so no lock is needed.
+// The file of a socket that still listens is not replaced by anyone, so no lock is needed.
 void SocketFile::remove_file() noexcept {
   struct stat is {};
   if (!path_.empty() && lstat(path_.c_str(), &is) == 0 && is.st_dev == device_ &&

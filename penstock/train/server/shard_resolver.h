@@ -21,7 +21,7 @@ class ShardResolver {
   virtual ~ShardResolver() = default;
 
   virtual size_t shards() const = 0;
-  // Where a shard is now. Errors kClosed, kNotFound, kTimeout, kSystem: nobody knows now; the
+  // Where a shard is now. Errors kClosed, kNotFound, kTimeout, kSystem: it is not known now; the
   // client asks again until its own time is over. Other exceptions end the client's call. Threads:
   // any.
   virtual ShardLocation locate(size_t shard, double timeout_s) = 0;

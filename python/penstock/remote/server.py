@@ -33,7 +33,7 @@ class Server(Closing):
     """Runs worker processes on this host for Loaders on other hosts.
 
     A Loader connects, sends its data set, and gets worker processes of its own, which end with its
-    connection. A process that dies is replaced. Whoever has the secret can run code here, as this
+    connection. A process that dies is replaced. Anyone with the secret can run code here, as this
     user: a data set is code.
 
     Parameters
