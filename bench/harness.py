@@ -315,9 +315,16 @@ def closing(feed: Any) -> Iterator[Any]:
 
 
 def once(path: Path, make: Callable[[Path], None]) -> Path:
-    """Make a file unless it exists; it appears when it is complete."""
+    """Make a file unless it exists; it appears when it is complete.
+
+    Then it is read once, so that it is in the page cache.
+    """
     if not path.exists():
         part = path.with_name(f"{path.name}.part{os.getpid()}")
         make(part)
         part.replace(path)
+    if path.is_file():
+        with path.open("rb", buffering=0) as file:
+            while file.read(16 << 20):
+                pass
     return path

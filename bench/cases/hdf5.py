@@ -209,22 +209,23 @@ def stored_chunks(size: Size, compressed: bool, inflate: Callable[[Any], Any]) -
         places = [data.get_chunk_info(i) for i in range(data.get_num_chunks())]
     descriptor = os.open(path, os.O_RDONLY)
 
-    def part(which: list[Any]) -> None:
-        size = max(place.size for place in which)
-        count = 1 if compressed else IN_FLIGHT * BATCH // CHUNK // WORKERS
-        buffers = [memoryview(bytearray(size)) for _ in range(count)]
-        for i, place in enumerate(which):
-            buffer = buffers[i % count][: place.size]
+    largest = max(place.size for place in places)
+    count = 1 if compressed else IN_FLIGHT * BATCH // CHUNK // WORKERS
+    memory = [[memoryview(bytearray(largest)) for _ in range(count)] for _ in range(WORKERS)]
+
+    def part(worker: int) -> None:
+        for i, place in enumerate(places[worker::WORKERS] * size.rounds):
+            buffer = memory[worker][i % count][: place.size]
             os.preadv(descriptor, [buffer], place.byte_offset)
             expect(len(inflate(buffer)) == CHUNK * ROW, "a chunk of another size")
 
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
         seconds = best_of(
-            lambda: list(pool.map(part, [places[i::WORKERS] for i in range(WORKERS)])),
+            lambda: list(pool.map(part, range(WORKERS))),
             size.seconds,
         )
     os.close(descriptor)
-    return {"rate": size.count * ROW / seconds}
+    return {"rate": size.count * size.rounds * ROW / seconds}
 
 
 def libdeflate(stored: Any) -> Any:

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch_programs
 from harness import BEST_PEER, WORKERS, Case, Figure, Figures, Size, Target, expect, resident_bytes
+
+from cases import torch_programs
 
 MEMBERS = 30
 RATES = [float(lr) for lr in np.geomspace(0.005, 0.1, MEMBERS)]

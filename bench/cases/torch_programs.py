@@ -35,16 +35,8 @@ def build(size: Size, name: str) -> None:
         flags = ["-std=c++20", "-O3", f"-I{ROOT}", "-pthread"]
         headers = [f"-isystem{include}", f"-isystem{include / 'torch/csrc/api/include'}"]
         linked = [f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}", "-Wl,--no-as-needed"]
-        linked += [
-            "-ltorch",
-            "-ltorch_cpu",
-            "-lc10",
-            "-lisal",
-            "-ldeflate",
-            "-lsodium",
-            "-lssl",
-            "-lcrypto",
-        ]
+        names = "torch torch_cpu c10 isal deflate sodium ssl crypto jpeg png webp webpdemux"
+        linked += [f"-l{name}" for name in names.split()]
         files = [*map(str, sources), str(libraries[-1])]
         subprocess.run([compiler, *flags, *headers, *files, *linked, "-o", str(part)], check=True)
 
