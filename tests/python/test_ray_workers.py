@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -32,13 +33,13 @@ def cluster() -> Iterator[Any]:
         yield made
 
 
-def actors() -> list[psutil.Process]:
-    """The processes of the actors that run workers."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or [""]
-        if command[0].startswith("ray::_Serving"):
-            found.append(process)
+def actors() -> set[psutil.Process]:
+    """The processes of this cluster's actors that run workers; another test may have a cluster."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended since
+            if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::_Serving"):
+                found.add(process)
     return found
 
 
@@ -75,9 +76,10 @@ def test_an_actor_that_is_killed_is_restarted_by_ray(cluster: Any) -> None:
     with penstock.Loader(Slow(400, 300, 0.01), workers=penstock.ray.workers(2)) as feed:
         batches = iter(feed)
         seen = [next(batches) for _ in range(20)]
-        first = actors()
-        first[0].kill()
-        wait_until(lambda: len(actors()) == len(first) and actors() != first)
+        wait_until(lambda: len(actors()) == 2, "the second actor")
+        killed = actors().pop()
+        killed.kill()
+        wait_until(lambda: len(actors() - {killed}) == 2, "the actor's successor")
         seen += list(batches)
         assert right(seen, 400)
         assert feed.stats()["losses"] == []

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -126,14 +127,14 @@ TEST_P(ParameterSilence, connect_waits_no_longer_than_its_timeout) {
 
 TEST_P(ParameterSilence, all_that_has_an_end_has_it_in_time_however_many_shards_are_silent) {
   const ServingChild server(GetParam());
-  ParameterClient client(server.addresses(), {.retry_s = 2});
+  ParameterClient client(server.addresses(), {.retry_s = 1});
   const Slab slab = Slab::make(client.layout(), Slab::Kind::kShared);
   const auto push = [&](float value) {
     std::ranges::fill(slab.values(), value);
     EXPECT_TRUE(client.push(slab).applied);
   };
   const std::vector<std::function<void()>> calls = {
-      [&] { ParameterClient(server.addresses(), {.retry_s = 2}); },
+      [&] { ParameterClient(server.addresses(), {.retry_s = 1}); },
       [&] { client.stats(); },
       [&] { push(-100); },
       [&] {  // on the same host a pull sends no request
@@ -144,7 +145,7 @@ TEST_P(ParameterSilence, all_that_has_an_end_has_it_in_time_however_many_shards_
   push(0);
   for (const auto& call : calls) {
     server.stop();
-    EXPECT_LT(silent_for(call), 3.9);
+    EXPECT_LT(silent_for(call), 2.9);
     server.go_on();
     push(-1);
   }
@@ -163,22 +164,34 @@ TEST_P(ParameterSilence, a_push_that_may_be_held_is_waited_for) {
   client.push(slab);
   server.stop();
   auto pushing = std::async(std::launch::async, [&] { return client.push(slab).applied; });
-  EXPECT_EQ(pushing.wait_for(std::chrono::seconds(3)), std::future_status::timeout);
+  EXPECT_EQ(pushing.wait_for(std::chrono::seconds(2)), std::future_status::timeout);
   server.go_on();
   EXPECT_TRUE(pushing.get());
   client.pull(slab);
   EXPECT_EQ(slab.values()[0], 2.0f);
 }
 
-TEST_P(ParameterSilence, close_waits_for_a_short_time_only) {
-  const ServingChild server(GetParam());
-  ParameterClient client(server.addresses(), {});
-  server.stop();
+// Both kinds of addresses at once: the time is a constant of the client.
+TEST(ParameterSilenceOfAll, close_waits_for_a_short_time_only) {
+  const ServingChild local(kLocal);
+  const ServingChild tcp(kTcp);
+  const std::array servers = {&local, &tcp};
+  std::vector<std::unique_ptr<ParameterClient>> clients;
+  for (const ServingChild* server : servers) {
+    clients.push_back(std::make_unique<ParameterClient>(server->addresses(), ClientOptions{}));
+    server->stop();
+  }
   const Deadline soon(9);
-  client.close();
+  std::vector<std::future<void>> closing;
+  for (const auto& client : clients) {
+    closing.push_back(std::async(std::launch::async, [&] { client->close(); }));
+  }
+  for (auto& each : closing) each.get();
   EXPECT_FALSE(soon.passed());
-  server.go_on();
-  EXPECT_TRUE(comes([&] { return server.workers() == 0; }));
+  for (const ServingChild* server : servers) {
+    server->go_on();
+    EXPECT_TRUE(comes([&] { return server->workers() == 0; }));
+  }
 }
 
 TEST_P(ParameterSilence, an_exception_during_close_is_thrown_after_all_shards_were_told) {
