@@ -179,7 +179,7 @@ def test_a_member_that_diverges_stops_alone(strategy):
     ) as population:
         results = {r.member: r for r in population.train(data, steps=STEPS).as_completed()}
     assert isinstance(results[1].error, errors.InvalidArgument)
-    assert "finite" in str(results[1].error) or "loss of member 1" in str(results[1].error)
+    assert "finite" in str(results[1].error) or "the loss is" in str(results[1].error)
     assert results[1].steps < STEPS
     for n, lr in ((0, 0.01), (2, 0.02)):
         assert results[n].error is None

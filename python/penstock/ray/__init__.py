@@ -1,18 +1,22 @@
-"""Under Ray on several hosts: shares of data sets, workers, parameter servers, relays."""
+"""Under Ray on several hosts: shares of data sets, workers, servers, populations, relays."""
 
 from __future__ import annotations
 
 from .feed import feed
 from .parameter_server import ParameterServer, parameter_server
+from .population import Population, PopulationRun, population
 from .relay import Relay, relay
 from .rows import rows
 from .workers import workers
 
 __all__ = [
     "ParameterServer",
+    "Population",
+    "PopulationRun",
     "Relay",
     "feed",
     "parameter_server",
+    "population",
     "relay",
     "rows",
     "workers",

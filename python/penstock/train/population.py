@@ -333,7 +333,7 @@ class Population(Closing):
             raise InvalidArgument(
                 f"steps has {len(counts)} numbers for {self._count} members", "train"
             )
-        run = PopulationRun(self, data)
+        run = self._run_of(data)
         for number in chosen:
             run.add(number, counts[number])
         self._run = weakref.ref(run)
@@ -350,6 +350,9 @@ class Population(Closing):
         self._strategies.clear()
 
     # ---- inside ----------------------------------------------------------------------------------
+
+    def _run_of(self, data: Any) -> PopulationRun:
+        return PopulationRun(self, data)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -565,9 +568,7 @@ class PopulationRun(Closing):
         if math.isfinite(loss):
             return None
         step = self._population.step(number)
-        return InvalidArgument(
-            f"the loss of member {number} is {loss} in step {step}", "Population"
-        )
+        return InvalidArgument(f"the loss is {loss} in step {step}", "Population")
 
     def _taken(self, source: Source) -> Any:
         batch = source.take()
