@@ -50,6 +50,7 @@ SINGLE = {
     "equalize()": image.equalize(),
     "sharpness(3)": image.sharpness(3),
     "gamma(2)": image.gamma(2),
+    "channel_shift(60)": image.channel_shift(60),
     "gaussian_blur(9, (0.1, 4))": image.gaussian_blur(9, (0.1, 4)),
     "erase(p=1)": image.erase(p=1),
     "rand_augment(2, 9)": image.rand_augment(2, 9),

@@ -156,6 +156,23 @@ void adjust_gamma(Image& image, double gamma) {
   });
 }
 
+void shift_channels(Image& image, double by) {
+  const auto channels = static_cast<size_t>(image.view().channels);
+  const auto colours = static_cast<size_t>(colours_of(image));
+  uint8_t least = 255, greatest = 0;
+  const uint8_t* at = image.row(0);
+  for (size_t i = pixels_of(image); i > 0; --i, at += channels) {
+    for (size_t c = 0; c < colours; ++c) {
+      least = std::min(least, at[c]);
+      greatest = std::max(greatest, at[c]);
+    }
+  }
+  map_values(image, [=](int value) {
+    const double moved = std::floor(value + by + 0.5);
+    return static_cast<uint8_t>(std::max<double>(least, std::min<double>(greatest, moved)));
+  });
+}
+
 void invert(Image& image) {
   map_values(image, [](int value) { return static_cast<uint8_t>(255 - value); });
 }

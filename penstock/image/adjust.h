@@ -20,6 +20,9 @@ void adjust_sharpness(Image& image, double factor);
 // Turns the hue by a part of a whole turn.
 void adjust_hue(Image& image, double turn);
 void adjust_gamma(Image& image, double gamma);  // 255 (x / 255)^gamma
+// Adds a number to all colours and rounds; results stay within the image's least and greatest
+// value, as in Keras' random_channel_shift.
+void shift_channels(Image& image, double by);
 
 void invert(Image& image);
 void posterize(Image& image, int bits);      // keeps the upper bits

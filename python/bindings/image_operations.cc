@@ -196,6 +196,9 @@ void bind_image_operations(nb::module_& m) {
   m.def("image_gamma", [](double gamma, double p, Names fields) {
     return mutable_image_op(image::gamma(gamma, p, std::move(fields)));
   });
+  m.def("image_channel_shift", [](std::array<double, 2> shift, Names fields) {
+    return mutable_image_op(image::channel_shift({shift[0], shift[1]}, std::move(fields)));
+  });
   m.def("image_rand_augment", [](int n, int magnitude, const std::string& fill, double value,
                                  const std::string& sampling, Moved fields) {
     return mutable_image_op(

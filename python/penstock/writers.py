@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import shutil
 import tempfile
 import zipfile
@@ -17,8 +16,9 @@ import numpy as np
 
 from .base.arguments import path as path_of
 from .base.element_spec import TensorSpec
+from .base.file_kinds import kind_of
+from .base.hdf5_output import Hdf5Columns
 from .base.output_file import OutputFile
-from .base.remote import is_url, without_query
 from .dataset import Dataset
 from .dataset.parquet import pyarrow_parquet
 from .errors import InvalidArgument
@@ -39,22 +39,20 @@ _GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 1 << 16
 # Types of the values in an IDX file, and their numbers in its header.
 _IDX_TYPES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
-# The first bytes of a file of `Dataset.cache(path)`.
-_SNAPSHOT = b"PSTKSNP1"
-_IDX_NAME = re.compile(r"(\.idx|[-.]idx\d+-\w+)(\.gz)?$")
 
 
 def write(dataset: Dataset, path: str | os.PathLike[str], **options: Unpack[RunOptions]) -> int:
     """Write the elements of one pass to a file, in the format that its name says.
 
-    - ``.tfrecord``, and other names: a tf.Example of each element; elements that are bytes are
-      records as they are. ``.gz`` compresses.
+    - ``.tfrecord``, and names that say no other format: a tf.Example of each element; elements
+      that are bytes are records as they are. ``.gz`` compresses.
     - ``.tar``, ``.tar.gz``, ``.tgz``: files as WebDataset names them. Single integers are text,
       arrays and other numbers NumPy's files: the field ``x`` is named ``x.npy``. The field
       ``__key__``, or the number, is the key.
     - ``.parquet``, ``.pq``: columns, by pyarrow, in row groups of about 32 MiB.
     - ``.npy``: one array, of elements with one field. ``.npz``: an array for each field.
     - ``.idx``, ``-idx3-ubyte`` and the like, also ``.gz``: one array of numbers, big-endian.
+    - ``.h5``, ``.hdf5``: a data set for each field, of numbers or text, by h5py, compressed.
 
     Parameters
     ----------
@@ -76,7 +74,8 @@ def write(dataset: Dataset, path: str | os.PathLike[str], **options: Unpack[RunO
     Raises
     ------
     InvalidArgument
-        The elements are batches, do not fit into such a file, or are none; the Dataset is endless;
+        The name says a format that is not written (``.csv``, ``.zip``, ...); the elements are
+        batches, do not fit into such a file, or are none; the Dataset is endless;
         an element has other lengths than the first one where the file needs equal ones.
     NotFound, System
         The file cannot be written.
@@ -128,46 +127,6 @@ def _parts(value: Any) -> Any:
     return value
 
 
-def is_tar(path: str) -> bool:
-    """Whether a file is a tar archive, by its name."""
-    return without_query(path).lower().endswith((".tar", ".tar.gz", ".tgz"))
-
-
-def is_parquet(path: str) -> bool:
-    """Whether a file is a Parquet file, by its name."""
-    return without_query(path).lower().endswith((".parquet", ".pq"))
-
-
-def is_idx(path: str) -> bool:
-    """Whether a file is an IDX file, by its name: ``x.idx``, ``train-images-idx3-ubyte``."""
-    return _IDX_NAME.search(path.lower()) is not None
-
-
-def is_snapshot(path: str) -> bool:
-    """Whether a file is one of `Dataset.cache(path)`, by its first bytes; its name may be any."""
-    if is_url(path) or not os.path.isfile(path):
-        return False
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(_SNAPSHOT)) == _SNAPSHOT
-    except OSError:  # its reader raises the error
-        return False
-
-
-def kind_of(path: str) -> str:
-    """The kind of an output, by its name: "tar", "parquet", "npy", "npz", "idx" or "tfrecord"."""
-    if is_tar(path):
-        return "tar"
-    if is_parquet(path):
-        return "parquet"
-    if is_idx(path):
-        return "idx"
-    for kind in ("npy", "npz"):
-        if path.lower().endswith(f".{kind}"):
-            return kind
-    return "tfrecord"
-
-
 def open_output(path: str, spec: Spec) -> Any:
     """The writer of an output for rows of `spec`: ``write(row)``, ``close()``, ``discard()``.
 
@@ -184,6 +143,7 @@ def open_output(path: str, spec: Spec) -> Any:
         "npy": lambda: Arrays(path, "none", spec),
         "npz": lambda: Arrays(path, "none", spec),
         "idx": lambda: Arrays(path, compression, spec),
+        "hdf5": lambda: Hdf5Columns(path, flat(spec)),
     }
     return makers[kind_of(path)]()
 
@@ -241,7 +201,9 @@ class Samples:
             names.add(self._file(name))
             if "/" in name:
                 raise InvalidArgument(
-                    f"an archive has no fields in fields, and {name!r} is one", "write"
+                    f"an archive has no fields in fields, and {name!r} is one: leave it out "
+                    "(penstock.select, --columns), or write .tfrecord, .parquet, .npz or .h5",
+                    "write",
                 )
         if len(names) < len(flat(spec)):
             raise InvalidArgument(
@@ -349,7 +311,8 @@ class Arrays:
         fits = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "biufcSU"
         if not fits or None in leaf.shape:
             raise InvalidArgument(
-                f"an array has numbers, and equally many in each row; {name!r} is {_said(leaf)}",
+                f"an array has numbers, and equally many in each row; {name!r} is {_said(leaf)}: "
+                "leave it out (penstock.select, --columns), or write .tar, .parquet or .tfrecord",
                 "write",
             )
         dtype: np.dtype[Any] = np.dtype(leaf.dtype)

@@ -219,6 +219,33 @@ def test_polars():
     frame = polars.DataFrame({"x": [1, 2], "s": ["a", "a longer string than twelve"]})
     got = list(Dataset.arrow(frame))
     assert [(int(e["x"]), e["s"]) for e in got] == frame.rows()
+    with pytest.raises(penstock.InvalidArgument, match=r"a LazyFrame .* give its collect\(\)"):
+        Dataset.arrow(frame.lazy())
+
+
+def test_duckdb():
+    duckdb = pytest.importorskip("duckdb")
+    found = duckdb.sql("select range x, 'n' || range s, [range, 1] l from range(5000)")
+    rows = list(Dataset.arrow(found, columns=["s", "x", "l"]))
+    assert [(int(e["x"]), e["s"]) for e in rows] == [(i, f"n{i}") for i in range(5000)]
+    assert rows[7]["l"].tolist() == [7, 1]
+
+
+def test_a_data_set_of_pyarrow_is_read_without_the_columns_not_wanted(tmp_path):
+    pyarrow_dataset = pytest.importorskip("pyarrow.dataset")
+    table = pa.table({"x": [1, 2, 3], "s": [{"a": 1, "b": "u"}] * 3, "no": [["text"]] * 3})
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for name in ("a", "b"):
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+    found = pyarrow_dataset.dataset(tmp_path)
+    rows = list(Dataset.arrow(found, columns=["s/b", "x"]))
+    assert [(row["s"]["b"], int(row["x"])) for row in rows] == [("u", i) for i in (1, 2, 3)] * 2
+    kept = list(Dataset.arrow(found.scanner(columns=["x"], filter=pyarrow_dataset.field("x") > 1)))
+    assert [int(row["x"]) for row in kept] == [2, 3] * 2
+    with pytest.raises(penstock.InvalidArgument, match="'no' is list of string"):
+        Dataset.arrow(found)
+    with pytest.raises(penstock.InvalidArgument, match="'y'"):
+        Dataset.arrow(found, columns=["y"])
 
 
 def test_pandas():
@@ -226,6 +253,9 @@ def test_pandas():
     frame = pandas.DataFrame({"x": [1, 2], "s": ["a", "b"]})
     got = list(Dataset.arrow(frame))
     assert [(int(e["x"]), e["s"]) for e in got] == [(1, "a"), (2, "b")]
+    images = pandas.DataFrame({"pixels": [np.zeros((2, 2)), np.ones((2, 2))]})
+    with pytest.raises(penstock.InvalidArgument, match=r"a DataFrame is no Arrow table: .*pixels"):
+        Dataset.arrow(images)
 
 
 @pytest.mark.parametrize("given", [3, [1, 2], np.arange(3), {"x": [1]}])

@@ -119,6 +119,91 @@ def test_arrays_become_samples_of_an_archive(tmp_path, capsys):
     assert np.array_equal(read, weight)
 
 
+@pytest.mark.parametrize("output", ["out.npz", "out.h5", "out.parquet", "out.tfrecord"])
+def test_arrays_come_back_from_an_archive(tmp_path, output, capsys):
+    random = np.random.default_rng(0)
+    data = {
+        "image": random.integers(0, 256, (10, 3, 4)).astype(np.uint8),
+        "label": np.arange(10) - 3,
+        "weight": random.random((10, 2)).astype(np.float32),
+    }
+    np.savez(tmp_path / "in.npz", **data)
+    out = tmp_path / output
+    assert run(capsys, "convert", tmp_path / "in.npz", tmp_path / "a.tar")[0] == 0
+    code, said, error = run(capsys, "convert", tmp_path / "a.tar", out)
+    assert code == 0, error
+    if output == "out.npz":
+        with np.load(out) as found:
+            made = dict(found)
+    elif output == "out.h5":
+        with pytest.importorskip("h5py").File(out) as file:
+            made = {name: file[name][:] for name in file}
+    elif output == "out.parquet":
+        table = list(Dataset.parquet(out))
+        made = {name: np.array([row[name] for row in table]) for name in table[0]}
+        assert made.pop("__key__").tolist() == [f"{i:09}" for i in range(10)]
+        made["label"] = made["label"].astype(np.int64)  # text in an archive
+    else:
+        parse, raw = said[said.index("penstock.parse_example") :].split("then ")
+        table = list(Dataset.tfrecord(out).map(eval(parse)).map(eval(raw)).build(workers=0))
+        made = {name: np.array([row[name] for row in table]) for name in data}
+        made["label"] = made["label"].astype(np.int64)
+    assert ("left out: __key__" in said) == (output in ("out.npz", "out.h5"))
+    assert made.keys() == data.keys()
+    for name, values in data.items():
+        assert made[name].dtype == values.dtype
+        assert np.array_equal(made[name], values)
+
+
+def test_arrays_of_unequal_samples(tmp_path, capsys):
+    def npy(values):
+        file = io.BytesIO()
+        np.save(file, values, allow_pickle=True)
+        return file.getvalue()
+
+    objects = npy(np.array([{}], object))  # is never unpickled
+    with penstock.TarWriter(tmp_path / "a.tar") as writer:
+        for i in range(1, 4):
+            sample = {"long.npy": npy(np.arange(i)), "mixed.npy": npy(np.zeros((i, i)))}
+            kinds = npy(np.float32(1) if i == 2 else np.int64(1))
+            sample |= {"kinds.npy": kinds, "bad.npy": objects if i == 3 else npy(np.zeros(1))}
+            sample |= {"__key__": f"{i}"}
+            writer.write({**sample, "npy": npy(np.full(2, i)), "x": b"1", "x.npy": npy(np.ones(1))})
+    code, said, error = run(capsys, "convert", tmp_path / "a.tar", tmp_path / "a.parquet")
+    assert code == 0, error
+    bytes_left = [line.split()[0] for line in said.splitlines() if "stays bytes" in line]
+    assert bytes_left == ["mixed.npy", "kinds.npy", "bad.npy"]
+    rows = list(Dataset.parquet(tmp_path / "a.parquet"))
+    assert [row["long"].tolist() for row in rows] == [[0], [0, 1], [0, 1, 2]]
+    assert [row["npy"].tolist() for row in rows] == [[1, 1], [2, 2], [3, 3]]
+    assert rows[2]["bad.npy"] == objects
+    assert rows[0]["x"] == b"1"  # beside the column of this name, x.npy stays a field
+    assert rows[0]["x.npy"] == npy(np.ones(1))
+
+
+@pytest.mark.parametrize(("classes", "labels"), [(10, ["label"]), (100, ["coarse_label", "label"])])
+def test_cifar_is_inspected_verified_and_converted(tmp_path, capsys, classes, labels):
+    random = np.random.default_rng(0)
+    found = random.integers(0, 10, (20, len(labels)), np.uint8)
+    images = random.integers(0, 256, (20, 3072), np.uint8)
+    path = tmp_path / "batch.bin"
+    path.write_bytes(np.concatenate([found, images], 1).tobytes())
+    code, said, _ = run(capsys, "inspect", path)
+    assert code == 0
+    assert f"penstock.Dataset.cifar{classes}(" in said
+    assert run(capsys, "verify", path)[0] == 0
+    assert run(capsys, "convert", path, tmp_path / "c.npz")[0] == 0
+    with np.load(tmp_path / "c.npz") as made:
+        assert np.array_equal(made["image"], images.reshape(20, 3, 32, 32))
+        assert [made[name].tolist() for name in labels] == found.T.tolist()
+    broken = bytearray(path.read_bytes())
+    broken[3072 + len(labels)] = 200  # the first label of the second record
+    path.write_bytes(broken)
+    code, said, _ = run(capsys, "verify", path)
+    assert code == 1
+    assert "19 rows sound" in said
+
+
 @pytest.mark.parametrize("output", ["out.tar", "out.npz", "out.tfrecord"])
 def test_hdf5_files_become_any_format(arrays, output, capsys):
     out = arrays / output
@@ -157,6 +242,9 @@ def test_hdf5_that_cannot_be_converted_says_why_and_leaves_nothing(arrays, capsy
         code, _, error = run(capsys, "convert", *files, arrays / "out.npz", *columns)
         assert code in (1, 2)
         assert says in error
+    code, _, error = run(capsys, "convert", arrays / "x.h5", arrays / "out.tar")
+    assert code == 2
+    assert "'in/x' is one: leave it out (penstock.select, --columns), or write .tf" in error
     assert sorted(os.listdir(arrays)) == sorted([*before, "bad.h5"])
 
 

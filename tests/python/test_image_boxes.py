@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import penstock
-from contract import INLINE, PROCESSES, THREADS, each, options
+from contract import INLINE, PROCESSES, THREADS, check_checkpoints, each, options
 from image_files import encoded, picture
 from penstock import Dataset, image
 
@@ -204,6 +204,10 @@ def test_results_do_not_depend_on_the_workers(mode):
     with chain(*STEPS).build(**mode.options, seed=9) as two:
         check_alike(first, two)
         check_alike(second, two)
+
+
+def test_it_restarts_anywhere():
+    check_checkpoints(lambda **more: chain(*STEPS).batch(1).build(**more))
 
 
 def same(element):

@@ -93,6 +93,31 @@ def test_tables_are_pillows():
     assert np.array_equal(one(alpha, image.invert())[..., 3], alpha[..., 3])
 
 
+def shifted(pixels, by):
+    """Keras' apply_channel_shift, with the result rounded."""
+    moved = np.floor(pixels.astype(np.float64) + by + 0.5)
+    return np.clip(moved, pixels.min(), pixels.max()).astype(np.uint8)
+
+
+@pytest.mark.parametrize("by", [0, 13.4, -13.5, 255, -255])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_channel_shift_is_keras(by, channels):
+    pixels = picture(31, 17, channels=channels) // 2 + 40
+    assert np.array_equal(one(pixels, image.channel_shift((by, by))), shifted(pixels, by))
+
+
+def test_a_channel_shift_leaves_alpha_and_draws_its_range_evenly():
+    pixels = np.full((4, 4, 4), 128, np.uint8)
+    pixels[0, 0] = 0
+    pixels[0, 1, :3] = 255
+    shift = image.compose([image.channel_shift(60)])
+    drawn = np.array([shift(pixels, index=i)[2, 2, 0] for i in range(400)]) - 128.0
+    assert np.array_equal(shift(pixels)[..., 3], pixels[..., 3])
+    assert -60 <= drawn.min() < -50
+    assert 50 < drawn.max() <= 60
+    assert abs(drawn.mean()) < 8
+
+
 @pytest.mark.parametrize("size", [(1, 1), (3, 40), (64, 48)], ids=str)
 @pytest.mark.parametrize(("kernel", "sigma"), [(1, 1.0), (3, 0.7), (5, 0.1), (9, 2.5), (23, 9.0)])
 def test_a_blur_is_scipys_within_one(size, kernel, sigma):
@@ -277,6 +302,7 @@ def augmented():
         .map(image.rand_augment(2, 12))
         .map(image.gaussian_blur(5))
         .map(image.equalize(0.3))
+        .map(image.channel_shift(20))
         .map(image.erase())
         .map(image.normalize(100, 50))
         .batch(7)
@@ -318,6 +344,7 @@ def test_operations_travel():
     for operation in (
         image.color_jitter(0.1, (0.2, 0.3), hue=0.1),
         image.posterize(3, 0.5),
+        image.channel_shift((-3, 4)),
         image.rand_augment(3, 4, "reflect"),
         image.gaussian_blur(3, 0.5, fields="x"),
         image.erase(value=3),
@@ -347,6 +374,8 @@ def test_operations_travel():
         (lambda: image.equalize(float("nan")), "p is nan"),
         (lambda: image.sharpness(-1), "factor is -1"),
         (lambda: image.gamma(-0.1), "gamma is -0.1"),
+        (lambda: image.channel_shift(-1), "shift is -1"),
+        (lambda: image.channel_shift(300), r"shift is \(-300, 300\)"),
         (lambda: image.gaussian_blur(4), "kernel_size is 4; give an odd number"),
         (lambda: image.gaussian_blur(3, 0), r"sigma is \(0, 0\)"),
         (lambda: image.gaussian_blur(3, (2, 1)), r"sigma is \(2, 1\)"),

@@ -102,6 +102,9 @@ def test_factors_of_colours_and_sigma():
         wanted = image.compose([image.gaussian_blur(5, (float(sigma), float(sigma)))])(pixels)
         assert np.abs(made.astype(int) - wanted).max() <= 1
         assert 0.5 <= sigma <= 2
+    for pixels, (by,), made in both(image.channel_shift(30)):
+        wanted = image.compose([image.channel_shift((float(by), float(by)))])(pixels)
+        assert np.array_equal(made, wanted)
 
 
 def test_a_batch_has_an_array_and_states_are_exact():

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 import penstock
-from contract import PROCESSES, THREADS, each
+from contract import PROCESSES, THREADS, check_checkpoints, each
 from image_files import mapped, picture
 from penstock import image
 
@@ -200,6 +200,32 @@ def test_results_do_not_depend_on_the_workers(mode):
         for epoch in wanted:
             for batch, made in zip(feed, epoch, strict=True):
                 assert np.array_equal(batch["image"], made)
+
+
+def test_policies_and_single_operations_restart_anywhere():
+    images = np.stack([picture(20, 24, seed=i) for i in range(10)])
+
+    def augmented() -> penstock.Dataset:
+        dataset = penstock.Dataset.arrays({"image": images}).shuffle(seed=1)
+        for operation in (
+            image.random_crop(18, 20),
+            image.auto_augment("svhn"),
+            image.trivial_augment_wide(),
+            image.invert(0.5),
+            image.posterize(4, 0.5),
+            image.solarize(128, 0.5),
+            image.autocontrast(0.5),
+            image.sharpness(2, 0.5),
+            image.gamma(1.5, 0.5),
+            image.pad(1),
+            image.rot90(),
+            image.grayscale(3),
+            image.to_chw(),
+        ):
+            dataset = dataset.map(operation)
+        return dataset.batch(1)
+
+    check_checkpoints(lambda **more: augmented().build(**more))
 
 
 def test_boxes_and_masks_follow_the_operations_that_move_pixels():

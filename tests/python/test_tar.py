@@ -545,3 +545,23 @@ def test_one_reader_for_what_numpy_and_shutil_make(tmp_path):
     for i in range(4):
         assert found[f"./{i}"]["txt"] == str(i).encode()
         assert np.array_equal(np.load(io.BytesIO(found[f"./{i}"]["npy"])), np.full(3, i))
+
+
+def test_webdataset_reads_what_is_written_and_writes_what_is_read(tmp_path):
+    webdataset = pytest.importorskip("webdataset")
+    wanted = [
+        {"__key__": f"a/b{i}", "jpg": bytes([i] * i), "seg.png": b"s", "cls": str(i).encode()}
+        for i in range(20)
+    ]
+    with penstock.TarWriter(tmp_path / "ours.tar") as ours:
+        for sample in wanted:
+            ours.write(sample)
+    with webdataset.TarWriter(str(tmp_path / "theirs.tar")) as theirs:
+        for sample in wanted:
+            theirs.write(sample)
+    for name in ("ours.tar", "theirs.tar"):
+        read = webdataset.WebDataset(str(tmp_path / name), shardshuffle=False)
+        found = [{key: sample[key] for key in wanted[0]} for sample in read]
+        assert found == wanted
+        fields = ["jpg", "seg.png", "cls"]
+        assert list(Dataset.tar(tmp_path / name, fields=fields)) == wanted

@@ -58,6 +58,53 @@ def test_rows_come_back_from_every_format(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["r.npz", "r.parquet", "r.tfrecord", "r.tfrecord.gz"]
 
 
+def test_numbers_and_text_come_back_from_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    data = {**rows(), "deep": {"yes": np.arange(COUNT) % 3 == 0, "z": np.arange(COUNT) * 1j}}
+    texts = [f"text {i} \u00e9" for i in range(COUNT)]
+    dataset = Dataset.zip(a=Dataset.arrays(data), text=Dataset.items(texts))
+    for name in ("r.h5", "r.HDF5"):
+        assert penstock.write(dataset.take(COUNT - 1), tmp_path / name, **INLINE) == COUNT - 1
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert file["a/x"].dtype == np.uint8
+        assert file["a/x"].compression == "gzip"
+        assert np.array_equal(file["a/x"], data["x"][:-1])
+        assert [text.decode() for text in file["text"]] == texts[:-1]
+    names = {"x": "a/x", "n": "a/n", "yes": "a/deep/yes", "z": "a/deep/z"}
+    (batch,) = Dataset.hdf5(tmp_path / "r.HDF5", names).batch(COUNT).build(workers=0)
+    assert np.array_equal(batch["x"], data["x"][:-1])
+    assert np.array_equal(batch["n"], data["n"][:-1])
+    assert np.array_equal(batch["yes"], data["deep"]["yes"][:-1])
+    assert np.array_equal(batch["z"], data["deep"]["z"][:-1])
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (300, 300)], ids=str)
+def test_many_rows_of_hdf5_are_in_several_chunks(tmp_path, shape):
+    h5py = pytest.importorskip("h5py")
+    values = np.broadcast_to(np.arange(600.0).reshape(-1, *(1 for _ in shape)), (600, *shape))
+    penstock.write(Dataset.arrays({"x": values}), tmp_path / "r.h5", **INLINE)
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert 1 <= file["x"].chunks[0] <= 256
+        assert file["x"].shape == values.shape
+        assert np.array_equal(file["x"], values)
+
+
+@pytest.mark.parametrize("values", [[b"x"], [np.zeros(0)], [np.zeros(1), np.zeros(2)]], ids=str)
+def test_what_hdf5_does_not_hold_is_refused(tmp_path, values):
+    pytest.importorskip("h5py")
+    dataset = Dataset.items([{"x": value} for value in values])
+    with pytest.raises(penstock.InvalidArgument, match="'x'"):
+        penstock.write(dataset, tmp_path / "r.h5", **INLINE)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["r.csv", "r.csv.gz", "R.ZIP", "r.jsonl"])
+def test_a_name_of_another_format_is_refused(tmp_path, name):
+    with pytest.raises(penstock.InvalidArgument, match=r"not named as a format .* \.parquet"):
+        penstock.write(Dataset.arrays(rows()), tmp_path / name)
+    assert not os.listdir(tmp_path)
+
+
 def test_one_array_as_npy_and_idx(tmp_path):
     x = rows()["x"]
     assert penstock.write(Dataset.arrays(x), tmp_path / "x.npy") == COUNT

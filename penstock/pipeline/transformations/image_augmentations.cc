@@ -153,6 +153,26 @@ class BlurStep : public ColourStep {
   Range sigma_;
 };
 
+class ChannelShiftStep : public ColourStep {
+ public:
+  explicit ChannelShiftStep(const Range& shift)
+      : ColourStep("image.channel_shift", listed({shift.least, shift.greatest}), 1,
+                   [=](Picture& picture, RandomStream& rng) {
+                     shift_channels(picture.edited(), between(shift, rng));
+                   }),
+        shift_(shift) {
+    check_range("shift", shift, -255, 255);
+  }
+  size_t parameters() const override { return 1; }
+  void draw(int, int, RandomStream& rng, double* to) const override {
+    (void)rng.uniform();  // against the probability of a colour step
+    *to = between(shift_, rng);
+  }
+
+ private:
+  Range shift_;
+};
+
 class EraseStep : public Step {
  public:
   explicit EraseStep(const EraseOptions& options) : Step("image.erase"), options_(options) {
@@ -225,6 +245,9 @@ OpRef sharpness(double factor, double p, Fields fields) {
 OpRef gamma(double gamma, double p, Fields fields) {
   return step_op<NumberStep>(std::move(fields), "image.gamma", "gamma", gamma, 0, kMaxFactor, p,
                              [gamma](Image& image) { adjust_gamma(image, gamma); });
+}
+OpRef channel_shift(const Range& shift, Fields fields) {
+  return step_op<ChannelShiftStep>(std::move(fields), shift);
 }
 OpRef rand_augment(int n, int magnitude, const WarpOptions& options, Fields fields) {
   return step_op<RandAugmentStep>(std::move(fields), n, magnitude, options);

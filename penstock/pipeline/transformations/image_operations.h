@@ -72,7 +72,8 @@ OpRef perspective(double distortion = 0.5, double p = 0.5, const WarpOptions& op
 // or 0, horizontally and vertically. Of crops, and erase: left, top, width, height; of erase 0
 // where nothing is. Of random_affine and perspective: a to f, a to h of their Map. Of color_jitter:
 // brightness, contrast, saturation, hue, and the numbers of these in the order of their
-// application. Of gaussian_blur: sigma. Other operations are refused with kInvalidArgument.
+// application. Of gaussian_blur: sigma. Of channel_shift: the number that is added. Other
+// operations are refused with kInvalidArgument.
 OpRef parameters(OpRef operation, std::string field = "parameters");
 
 // The same numbers, without rounding, for callers that have a batch on a device: of images of these
@@ -108,6 +109,9 @@ OpRef autocontrast(double p = 1, Fields fields = {"image"});
 OpRef equalize(double p = 1, Fields fields = {"image"});
 OpRef sharpness(double factor, double p = 1, Fields fields = {"image"});  // 0 or more
 OpRef gamma(double gamma, double p = 1, Fields fields = {"image"});       // 0 or more
+// Adds one number, uniform in its range (-255 to 255), to all colours of an image; see
+// shift_channels.
+OpRef channel_shift(const Range& shift, Fields fields = {"image"});
 // See penstock/image/auto_augment.h; borders are as `options` says.
 OpRef rand_augment(int n = 2, int magnitude = 9, const WarpOptions& options = {},
                    Fields fields = {"image"});

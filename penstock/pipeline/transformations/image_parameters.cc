@@ -23,7 +23,7 @@ const ImageOp& drawing(const OpRef& operation) {
   if (images != nullptr && images->step()->parameters() > 0) return *images;
   throw refused("the random choices of " + operation->title() +
                 " are not a few numbers; there are random_crop, random_resized_crop, random_flip, "
-                "random_affine, perspective, color_jitter, gaussian_blur and erase");
+                "random_affine, perspective, color_jitter, channel_shift, gaussian_blur and erase");
 }
 
 // Adds a leaf; all others are passed on.

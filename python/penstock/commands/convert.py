@@ -1,4 +1,4 @@
-"""``penstock convert INPUT... OUTPUT``: of images, arrays, IDX, HDF5, Parquet, TFRecord and tar."""
+"""``penstock convert INPUT... OUTPUT``: files of one format, or images, into another format."""
 
 from __future__ import annotations
 
@@ -15,30 +15,23 @@ from typing import Any
 import numpy as np
 
 from ..base.element_spec import TensorSpec
+from ..base.file_kinds import cifar_classes, is_hdf5_file, is_idx, is_parquet, is_tar, kind_of
 from ..base.remote import without_query
 from ..dataset import Dataset
 from ..errors import Error, InvalidArgument
 from ..features import bytes as bytes_feature
 from ..features import float32, int64, parse_example
 from ..files import TFRecordWriter
-from ..writers import (
-    Row,
-    Spec,
-    flat,
-    is_idx,
-    is_parquet,
-    is_picture,
-    is_tar,
-    kind_of,
-    open_output,
-)
+from ..writers import Row, Spec, flat, is_picture, open_output
 from . import Failed, bytes_text
 from .files import Bar, Feature, Survey, copied, counted, find, surveys, text_of
-from .rows import hdf5_columns
+from .rows import cifar, hdf5_columns
+from .samples import SampleColumns
 from .verify import print_damage
 
 _IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _ARRAYS = {".npy", ".npz"}
+_NUMBERS = ("npy", "npz", "idx", "hdf5")  # outputs of arrays
 
 Said = list[str]
 
@@ -56,11 +49,12 @@ class Rows:
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "convert",
-        help="write images, arrays, IDX, HDF5, Parquet, TFRecord or tar files in another format",
+        help="write images, arrays, HDF5, Parquet, TFRecord, tar, ... in another format",
         description="INPUT is a folder of class folders of images, .npy or .npz files, IDX files "
-        "(.idx, ...-idx3-ubyte), HDF5 files (.h5, .hdf5), Parquet files, TFRecord files, or tar "
-        "archives of samples. The name of OUTPUT tells its format: .tar, .tar.gz, .tgz, "
-        ".parquet, .npy, .npz, or as of IDX; TFRecord otherwise. It appears when it is complete.",
+        "(.idx, ...-idx3-ubyte), CIFAR's .bin files, HDF5 files (.h5, .hdf5), Parquet files, "
+        "TFRecord files, or tar archives of samples. The name of OUTPUT tells its format: .tar, "
+        ".tar.gz, .tgz, .parquet, .npy, .npz, .h5, or as of IDX; TFRecord otherwise. It appears "
+        "when it is complete.",
     )
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="a folder, or files of one kind")
@@ -92,7 +86,10 @@ def _shards(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    kind = kind_of(options.output)
+    try:
+        kind = kind_of(options.output)
+    except InvalidArgument as error:
+        raise Failed(text_of(error), 2) from None
     copies, make = _input(options.inputs, options.skip_damage, kind, options.columns)
     paths = shard_paths(options.output, options.shards)
     for path in paths:
@@ -148,7 +145,9 @@ def _input(
     if found == "HDF5":
         return [], lambda: hdf5_rows(paths, skip, kind, columns)
     openers: dict[str, Callable[[], Rows]] = {
-        "tar archives": lambda: sample_rows(paths, skip),
+        "tar archives": lambda: sample_rows(paths, skip, kind),
+        "CIFAR-10": lambda: cifar_rows(paths, 10, skip, kind),
+        "CIFAR-100": lambda: cifar_rows(paths, 100, skip, kind),
         "arrays": lambda: array_rows(paths, kind),
         "IDX": lambda: idx_rows(paths, skip, kind),
         "tfrecord": lambda: example_rows(paths, skip),
@@ -163,8 +162,11 @@ def _kind_of_input(path: str) -> str:
         return "Parquet"
     if is_idx(path):
         return "IDX"
-    if without_query(path).lower().endswith((".h5", ".hdf5")):
+    if is_hdf5_file(path):
         return "HDF5"
+    classes = cifar_classes(path)
+    if classes:
+        return f"CIFAR-{classes}"
     return "arrays" if os.path.splitext(path)[1] in _ARRAYS else "tfrecord"
 
 
@@ -243,8 +245,8 @@ def _rows_of(dataset: Dataset, skip: bool, count: int) -> Rows:
     return rows
 
 
-def sample_rows(paths: list[str], skip: bool) -> Rows:
-    """Samples of tar archives: the key and the fields of each."""
+def sample_rows(paths: list[str], skip: bool, kind: str) -> Rows:
+    """Samples of tar archives: the key and the fields of each, of which arrays are decoded."""
     total = Survey("")
     for found in surveys(paths):
         print_damage(found)
@@ -254,7 +256,21 @@ def sample_rows(paths: list[str], skip: bool) -> Rows:
             f"{counted(total.lost_places, 'damaged place')}, and nothing was written; "
             f"--skip-damage leaves out {total.lost_bytes:,} bytes"
         )
-    return _rows_of(Dataset.tar(paths), skip, total.records)
+    dataset = Dataset.tar(paths)
+    rows = _rows_of(dataset, skip, total.records)
+    if kind == "tar" or not rows.spec:
+        return rows
+    columns = SampleColumns(dataset, numbers=kind in _NUMBERS)
+    rows.spec = columns.spec
+    rows.rows = map(columns.row, rows.rows)
+    rows.said += columns.said
+    return _told(rows, kind)
+
+
+def cifar_rows(paths: list[str], classes: int, skip: bool, kind: str) -> Rows:
+    """Images and labels of CIFAR's files."""
+    dataset = cifar(classes)(paths)
+    return _told(_rows_of(dataset, skip, int(dataset.cardinality() or 0)), kind)
 
 
 def example_rows(paths: list[str], skip: bool) -> Rows:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _engine
+from ..base.file_kinds import cifar_classes, is_hdf5_file, is_idx, is_parquet, is_snapshot, is_tar
 from ..base.remote import is_url, without_query
 from ..errors import Error, NotFound
-from ..writers import is_idx, is_parquet, is_snapshot, is_tar
 from . import Failed, size_of
 
 _REDRAWN_S = 0.1
@@ -141,10 +141,12 @@ def text_of(error: Exception) -> str:
 
 
 def is_rows(path: str) -> bool:
-    """Whether a path names arrays (npy, npz, IDX, HDF5), a folder of images or a snapshot."""
+    """Whether it is arrays (npy, npz, IDX, HDF5, CIFAR), a folder of images or a snapshot."""
     name = without_query(path).lower()
-    known = name.endswith((".npy", ".npz", ".h5", ".hdf5")) or is_idx(name)
-    return known or (not is_url(path) and (os.path.isdir(path) or is_snapshot(path)))
+    known = name.endswith((".npy", ".npz")) or is_idx(name) or is_hdf5_file(name)
+    if known or is_url(path):
+        return known
+    return os.path.isdir(path) or is_snapshot(path) or cifar_classes(path) > 0
 
 
 def find(patterns: Sequence[str]) -> list[str]:

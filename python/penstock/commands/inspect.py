@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .. import _engine
-from ..writers import is_tar
+from ..base.file_kinds import is_tar
 from . import bytes_text
 from .files import Feature, Survey, counted, find, looks_like, surveys
 

@@ -1,15 +1,16 @@
-"""Passes over arrays (npy, npz, IDX, HDF5), folders of images and snapshots: as a Dataset reads."""
+"""Passes over arrays (npy, npz, IDX, HDF5, CIFAR), images and snapshots: as a Dataset reads."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from .. import _engine
+from ..base.file_kinds import cifar_classes, is_idx, is_snapshot
 from ..base.remote import local_path, without_query
 from ..dataset.dataset import Dataset
 from ..errors import DataLoss, InvalidArgument
-from ..writers import is_idx, is_snapshot
 from . import size_of
 from .passes import FilePass
 
@@ -75,7 +76,16 @@ def _opened(path: str) -> tuple[Dataset, str]:
         return Dataset.npz(path), f'penstock.Dataset.npz("{shown}")'
     if is_idx(without_query(path)):
         return Dataset.idx(path), f'penstock.Dataset.idx("{shown}")'
+    classes = cifar_classes(path)
+    if classes:
+        dataset = cifar(classes)(path)
+        return dataset, f'penstock.Dataset.cifar{classes}("{shown}")'
     return _hdf5(path, shown) if not os.path.isdir(path) else _images(path, shown)
+
+
+def cifar(classes: int) -> Callable[..., Dataset]:
+    """The source of files of CIFAR-10 or CIFAR-100."""
+    return Dataset.cifar10 if classes == 10 else Dataset.cifar100
 
 
 def _hdf5(path: str, shown: str) -> tuple[Dataset, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ..writers import is_parquet, is_snapshot, is_tar
+from ..base.file_kinds import is_parquet, is_snapshot, is_tar
 from . import bytes_text
 from .files import Survey, counted, find, is_rows, looks_like, surveys
 

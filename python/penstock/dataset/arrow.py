@@ -33,8 +33,9 @@ class ArrowSources(Chain):
         Parameters
         ----------
         data : object with ``__arrow_c_stream__`` or ``__arrow_c_array__``
-            A table of pyarrow, polars, pandas (2.2 and later) or DuckDB, or a data set of Hugging
-            Face's ``datasets``, with its selected rows in its order. The data is not copied, and
+            A table of pyarrow, polars, pandas (2.2 and later) or DuckDB, a data set of pyarrow,
+            which is read into memory, or a data set of Hugging Face's ``datasets``, with its
+            selected rows in its order. The data is not copied, and
             memory-mapped files stay mapped. A stream of batches is read to its end at once.
             Numbers and fixed-size lists become arrays, lists ragged arrays, strings ``str``,
             binary ``bytes``, structs dicts. Dictionaries are decoded. Dates, times and durations
@@ -77,14 +78,28 @@ def _selected(data: Any) -> tuple[Any, Any]:
 
 
 def _imported(data: Any, names: list[str]) -> Any:
-    if hasattr(data, "__arrow_c_stream__"):
-        return _engine.ArrowTable.from_stream(data.__arrow_c_stream__(), names)
+    try:
+        if hasattr(data, "scanner"):  # a data set of pyarrow: without the columns not wanted
+            wanted = {name.partition("/")[0] for name in names}
+            columns = [name for name in data.schema.names if not names or name in wanted]
+            data = data.scanner(columns=columns)
+        if hasattr(data, "to_reader") and not hasattr(data, "__arrow_c_stream__"):
+            data = data.to_reader()
+        stream = data.__arrow_c_stream__() if hasattr(data, "__arrow_c_stream__") else None
+    except (TypeError, ValueError, NotImplementedError) as error:  # pyarrow's errors are of these
+        raise InvalidArgument(
+            f"a {type(data).__name__} is no Arrow table: {'; '.join(map(str, error.args))}", "arrow"
+        ) from error
+    if stream is not None:
+        return _engine.ArrowTable.from_stream(stream, names)
     if hasattr(data, "__arrow_c_array__"):
         schema, array = data.__arrow_c_array__()
         return _engine.ArrowTable.from_array(schema, array, names)
     hint = "give a table, such as pyarrow.table({...})"
     if hasattr(data, "to_table"):
         hint = "give its to_table()"
+    elif hasattr(data, "collect"):
+        hint = "give its collect()"
     elif type(data).__module__.startswith(("pandas.", "polars.", "duckdb")):
         hint = "a newer version of its library has it"
     raise InvalidArgument(

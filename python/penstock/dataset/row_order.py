@@ -27,7 +27,14 @@ _RANDOM = frozenset(
     for name in (
         *("random_crop", "random_resized_crop", "random_flip", "random_affine", "perspective"),
         *("color_jitter", "invert", "posterize", "solarize", "autocontrast", "equalize"),
-        *("sharpness", "gamma", "rand_augment", "auto_augment", "trivial_augment_wide"),
+        *(
+            "sharpness",
+            "gamma",
+            "channel_shift",
+            "rand_augment",
+            "auto_augment",
+            "trivial_augment_wide",
+        ),
         *("gaussian_blur", "erase", "mixup", "cutmix", "keras"),
     )
 )

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from .colours import (
     autocontrast,
+    channel_shift,
     color_jitter,
     equalize,
     gamma,
@@ -50,6 +51,7 @@ __all__ = [
     "auto_augment",
     "autocontrast",
     "center_crop",
+    "channel_shift",
     "color_jitter",
     "compose",
     "cutmix",

@@ -147,6 +147,23 @@ def gamma(gamma: float, p: float = 1.0, *, fields: Fields = "image") -> Operatio
     )
 
 
+def channel_shift(shift: float | Sequence[float], *, fields: Fields = "image") -> Operation:
+    """Add a random number to all colours, as Keras' ``channel_shift_range`` does.
+
+    Results are rounded and stay within the least and the greatest value of the image. uint8 with 1
+    to 4 channels; the last one of 2 or 4 is alpha, and stays.
+
+    Parameters
+    ----------
+    shift : float or pair of float
+        The range of the number, from -255 to 255; one number x is ``(-x, x)``.
+    fields
+        As of `decode`.
+    """
+    name = "image.channel_shift"
+    return Operation("image_channel_shift", range_of("shift", shift, name), _names(fields, name))
+
+
 def sharpness(factor: float, p: float = 1.0, *, fields: Fields = "image") -> Operation:
     """Sharpen (a factor above 1) or smooth (below 1) as Pillow does, with the probability `p`."""
     name = "image.sharpness"

@@ -103,6 +103,7 @@ def parameters(operation: Operation, field: str = "parameters") -> Operation:
     color_jitter                         factors of brightness, contrast and saturation, turn of the
                                          hue; then the numbers 0 to 3 of these, in the order of
                                          their application
+    channel_shift                        the number that is added
     gaussian_blur                        sigma
     erase                                left, top, width, height of the box; 0 if there is none
     ===================================  ===========================================================
