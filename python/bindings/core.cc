@@ -335,6 +335,9 @@ void bind_core(nb::module_& m) {
       .def("send_update", of_workers(&LoaderWorkers::send_update))
       .def("run_remote", of_workers(&LoaderWorkers::run_remote), nb::arg("place"),
            nb::arg("connection"))
+      .def("run_routed", of_workers(&LoaderWorkers::run_routed), nb::arg("place"), nb::arg("route"),
+           nb::arg("done"))
+      .def("remote_line", of_workers(&LoaderWorkers::line), nb::arg("connection"))
       .def("end_remote", of_workers(&LoaderWorkers::end_remote), nb::arg("place"),
            nb::arg("charged"), nb::arg("call"))
       .def("retire_remote", of_workers(&LoaderWorkers::retire_remote))

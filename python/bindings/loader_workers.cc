@@ -105,11 +105,30 @@ nb::tuple LoaderWorkers::run_remote(uint32_t place, RemoteConnection& connection
     std::lock_guard lock(remotes_mutex_);
     remotes_.erase(place);
   }
-  std::string why;
-  if (worker->lost() && !ring.closed()) {
-    why = worker->why().empty() ? "the connection was cut" : worker->why();
+  return ending_of(worker->lost() ? worker.get() : nullptr);
+}
+
+RemoteLine LoaderWorkers::line(RemoteConnection& connection) {
+  return {std::make_shared<RemoteWorker>(engine_.ring(), engine_.arena(), connection.take())};
+}
+
+nb::tuple LoaderWorkers::run_routed(uint32_t place, nb::object route, nb::object done) {
+  RoutedWorker worker(engine_.plan(), place, std::move(route), std::move(done));
+  {
+    WithoutGil unlocked;
+    supervisor().attach_remote(place, [line = worker.in_use()] { line->cut(); });
+    serve(engine_.ring(), place, worker, &engine_.memory());
   }
-  return nb::make_tuple(why, worker->lost_ticket());
+  return ending_of(worker.lost());
+}
+
+// Why the connection of a worker ended, and whether the other host had a ticket then.
+nb::tuple LoaderWorkers::ending_of(const RemoteWorker* lost) const {
+  std::string why;
+  if (lost != nullptr && !engine_.ring().closed()) {
+    why = lost->why().empty() ? "the connection was cut" : lost->why();
+  }
+  return nb::make_tuple(why, lost != nullptr && lost->lost_ticket());
 }
 
 void LoaderWorkers::end_remote(uint32_t place, bool charged, uint64_t call) {

@@ -15,6 +15,7 @@
 #include "penstock/pipeline/engine/worker_pool.h"
 #include "penstock/workers/remote_worker.h"
 #include "remote_connection.h"
+#include "routed_worker.h"
 #include "sample_settings.h"
 
 namespace penstock::python {
@@ -58,6 +59,9 @@ class LoaderWorkers {
   // whether the other host had a ticket then. Call end_remote() next; `charged`: that ticket was
   // being run; `call`: the Call::word that ended the worker.
   nanobind::tuple run_remote(uint32_t place, RemoteConnection& connection);
+  // The same over connections that Python chooses for each ticket; see RoutedWorker.
+  nanobind::tuple run_routed(uint32_t place, nanobind::object route, nanobind::object done);
+  RemoteLine line(RemoteConnection& connection);
   void end_remote(uint32_t place, bool charged, uint64_t call);
   // Of a place that runs no remote worker: nothing. retire: after the ticket in hand; cut: at once.
   void retire_remote(uint32_t place);
@@ -80,6 +84,7 @@ class LoaderWorkers {
  private:
   Supervisor& supervisor() { return *engine_.supervisor(); }
   std::shared_ptr<RemoteWorker> remote_at(uint32_t place);
+  nanobind::tuple ending_of(const RemoteWorker* lost) const;
 
   PlanEngine& engine_;
   const SampleSettings& settings_;

@@ -20,6 +20,7 @@
 #include "python_op.h"
 #include "python_worker.h"
 #include "remote_connection.h"
+#include "routed_worker.h"
 
 namespace nb = nanobind;
 
@@ -136,6 +137,9 @@ void bind_remote(nb::module_& m) {
       .def("receive", &receive, nb::arg("timeout").none() = nb::none())
       .def_prop_ro("peer", [](const RemoteConnection& c) { return c.get().peer(); })
       .def("close", [](RemoteConnection& c) { c.get().close(); });
+  nb::class_<RemoteLine>(
+      m, "RemoteLine", "A connection to a remote worker, for one ticket after the other. Internal.")
+      .def("cut", [](RemoteLine& line) { line.worker->cut(); });
   nb::class_<Listener>(m, "RemoteListener", "Accepts connections of Loaders. Internal.")
       .def(
           "__init__",

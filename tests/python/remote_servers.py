@@ -20,17 +20,22 @@ SECRET = b"only for the tests of penstock"
 class ServerProcess:
     """A process with a `penstock.remote.Server`. SIGTERM drains it; a context manager ends it."""
 
-    def __init__(self, address: str = "tcp://127.0.0.1:0") -> None:
+    def __init__(self, address: str = "tcp://127.0.0.1:0", folder: Path | None = None) -> None:
         self._process = subprocess.Popen(
             [sys.executable, __file__, address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            cwd=folder,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
         )
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().strip()
         assert self.address.startswith("tcp://"), "the server has not started"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def workers(self, count: int = 2) -> Any:
         return penstock.remote.workers(self.address, count, secret=SECRET)

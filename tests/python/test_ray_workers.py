@@ -18,12 +18,20 @@ import penstock
 pytest.importorskip("ray")
 
 
+import ray
+
 import ray_cluster
 from contract import assert_same
 from faults import Slow, right, wait_until
 from loader_datasets import Samples, Trouble, Troubled
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+THIRD = {
+    "num_cpus": 2,
+    "object_store_memory": ray_cluster.STORE_BYTES,
+    "node_ip_address": "127.0.0.4",
+    "include_dashboard": False,
+}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray" / "remote_workers.py"
 
 
@@ -86,13 +94,7 @@ def test_an_actor_that_is_killed_is_restarted_by_ray(cluster: Any) -> None:
 
 
 def test_a_node_that_dies_loses_no_batch_and_one_that_joins_is_used(cluster: Any) -> None:
-    third = {
-        "num_cpus": 2,
-        "object_store_memory": ray_cluster.STORE_BYTES,
-        "node_ip_address": "127.0.0.4",
-        "include_dashboard": False,
-    }
-    node = cluster.add_node(**third)
+    node = cluster.add_node(**THIRD)
     with penstock.Loader(Slow(2000, 300, 0.01), workers=penstock.ray.workers(6)) as feed:
         batches = iter(feed)
         seen = [next(batches) for _ in range(50)]
@@ -101,14 +103,94 @@ def test_a_node_that_dies_loses_no_batch_and_one_that_joins_is_used(cluster: Any
         cluster.remove_node(node, allow_graceful=False)
         seen += [next(batches) for _ in range(100)]
         wait_until(lambda: not all(host.workers for host in hosts))
-        node = cluster.add_node(**third)
+        node = cluster.add_node(**THIRD)
         wait_until(lambda: all(host.workers for host in hosts), "the workers of the new node")
         seen += list(batches)
         assert right(seen, 2000)
     cluster.remove_node(node)
 
 
+def drain(node: Any) -> None:
+    """Tell Ray that the node is about to be taken away, as a cloud's notice does."""
+    options = {
+        "address": ray.get_runtime_context().gcs_address,
+        "node-id": node.node_id,
+        "reason": "DRAIN_NODE_REASON_PREEMPTION",
+        "reason-message": "a test",
+        "deadline-remaining-seconds": "120",
+    }
+    told = subprocess.run(
+        [
+            str(Path(sys.executable).parent / "ray"),
+            "drain-node",
+            *(f"--{name}={value}" for name, value in options.items()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert told.returncode == 0, told.stderr[-2000:]
+
+
+def test_a_node_that_drains_finishes_its_batches_and_gets_no_others(cluster: Any) -> None:
+    third = cluster.add_node(**THIRD)
+    with penstock.Loader(Slow(2000, 300, 0.01), workers=penstock.ray.workers(6)) as feed:
+        batches = iter(feed)
+        seen = [next(batches) for _ in range(50)]
+        hosts = feed._pool.running.hosts._hosts
+        wait_until(lambda: len(hosts) == 3 and all(host.workers for host in hosts))
+        at = THIRD["node_ip_address"]
+        drained = next(host for host in hosts if at in host.connection.peer)
+        drain(third)
+        while drained.connection is not None:
+            seen.append(next(batches))
+        wait_until(lambda: len(actors()) == 2, "the end of the actor")
+        seen += list(batches)
+        assert right(seen, 2000)
+        stats = feed.stats()
+    assert (stats["restarts"], stats["reissued"], stats["losses"]) == (0, 0, [])
+    cluster.remove_node(third)
+
+
+class Parts:
+    """Item i is read from file i. Only the node whose working folder this is has the even ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __len__(self) -> int:
+        return 40
+
+    def path(self, index: int) -> Path:
+        return Path(f"even/{index}") if index % 2 == 0 else self.folder / "odd"
+
+    def __getitem__(self, index: int) -> tuple[int, bool]:
+        return int(self.path(index).read_text()), Path.cwd() == self.folder
+
+
+def test_a_batch_is_made_on_the_node_that_has_its_file(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "even").mkdir()
+    (tmp_path / "odd").write_text("1")
+    for index in range(0, 40, 2):
+        (tmp_path / "even" / str(index)).write_text(str(index))
+    monkeypatch.chdir(tmp_path)
+    third = cluster.add_node(**THIRD)
+    monkeypatch.undo()
+    data = Parts(tmp_path)
+    workers = penstock.ray.workers(3, locality=data.path)
+    with penstock.Loader(data, workers=workers) as feed:
+        seen = list(feed)
+    assert [int(value) for value, _ in seen] == [i if i % 2 == 0 else 1 for i in range(40)]
+    assert all(there for _, there in seen[::2])
+    assert not all(there for _, there in seen[1::2])
+    cluster.remove_node(third)
+
+
 def test_arguments_are_checked(cluster: Any) -> None:
+    with pytest.raises(penstock.InvalidArgument, match="locality is 'x'"):
+        penstock.ray.workers(2, locality="x")
     with pytest.raises(penstock.InvalidArgument, match="num_cpus"):
         penstock.ray.workers(2, num_cpus=-1)
     with (

@@ -423,6 +423,20 @@ def test_invalid_arguments_are_named(arguments, text):
         penstock.remote.workers(addresses, count, secret=secret)
 
 
+@pytest.mark.parametrize(
+    ("source", "local", "options", "text"),
+    [
+        (penstock.Dataset.range(9), 0, {}, "must see all its files"),
+        (Items(), 1, {}, "all workers are remote"),
+        (Items(), 0, {"timeout": 1}, "timeout= cannot be given"),
+    ],
+)
+def test_what_cannot_be_given_with_locality_is_refused(server, source, local, options, text):
+    workers = penstock.remote.workers(server.address, 1, secret=SECRET, locality=str)
+    with pytest.raises(penstock.InvalidArgument, match=text):
+        penstock.Loader(source, workers=[local, workers] if local else workers, **options)
+
+
 def test_a_list_has_one_number(server):
     with pytest.raises(penstock.InvalidArgument, match="at most one number"):
         penstock.Loader(Items(), workers=[1, 2, server.workers()])

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .. import _engine
 from ..base.arguments import MOST_QUEUED, MOST_ROWS, integer, one_of, shard_of
 from ..errors import InvalidArgument
-from ..remote.places import IN_FLIGHT, split_workers
+from ..remote.places import IN_FLIGHT, RemoteWorkers, split_workers
 from ..streams import OneShot
 from .options import Workers
 from .source import SourceInfo, check_options, granule_of
@@ -102,6 +102,8 @@ def settings_of(
         workers = min(workers, info.streams)  # a stream has one owner
     if remote:
         _check_remote(info, use_multiprocessing)
+        if any(each.locality for each in remote):
+            _check_locality(info, remote, workers, timeout)
     if info.kind == "chain":
         given = shard if shard == "auto" else (rank, world)
         check_options(batch_size, shuffle, drop_last, collate, given, on_error)
@@ -191,6 +193,31 @@ def _check_remote(info: SourceInfo, use_multiprocessing: bool | None) -> None:
     if use_multiprocessing is False:
         raise InvalidArgument(
             "remote workers are processes: leave use_multiprocessing=False out", "Loader"
+        )
+
+
+def _check_locality(
+    info: SourceInfo, remote: list[RemoteWorkers], workers: int, timeout: float | None
+) -> None:
+    """Raise an error if tickets cannot be given to hosts by their files."""
+    if info.kind in ("chain", "columns"):
+        raise InvalidArgument(
+            f"locality= is for data sets with __getitem__: {info.title} is read by the Loader's "
+            "process, which must see all its files. Leave locality= out",
+            "Loader",
+        )
+    if workers or len({id(each.locality and each.locality.files) for each in remote}) > 1:
+        raise InvalidArgument(
+            "with locality= all workers are remote, and all have the same locality: leave the "
+            "number of local processes out (start a server on this host), and give the function "
+            "to all of them",
+            "Loader",
+        )
+    if timeout is not None:
+        raise InvalidArgument(
+            "timeout= cannot be given with locality=: a batch may wait for a host that has its "
+            "files. Let the data set's own calls time out",
+            "Loader",
         )
 
 

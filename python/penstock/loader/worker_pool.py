@@ -170,6 +170,7 @@ class WorkerPool:
 
     def _start_hosts(self, places: range) -> None:
         from ..remote.hosts import Hosts
+        from ..remote.routing import RoutedHosts
 
         packed = self._payload()
         if packed.kept:
@@ -182,7 +183,7 @@ class WorkerPool:
         if self.info.kind == "chain":
             fd = self._shared()["files"]
             files = os.pread(fd, os.fstat(fd).st_size, 0)
-        self.running.hosts = Hosts(
+        told = (
             self.core,
             self.info.remote,
             places,
@@ -191,6 +192,8 @@ class WorkerPool:
             self.info.title,
             not places.start,
         )
+        locality = self.info.remote[0].locality
+        self.running.hosts = Hosts(*told) if locality is None else RoutedHosts(locality, *told)
         self.running.hosts.start()
 
     def _start_stream_reader(self) -> None:

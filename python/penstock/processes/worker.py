@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from .. import _engine
@@ -47,26 +49,42 @@ class DatasetUpdates:
         return self._length
 
 
+@contextlib.contextmanager
+def reporting_failure(link: int, name: str) -> Iterator[None]:
+    """Report an exception to the process that started this one, and exit."""
+    try:
+        yield
+    except BaseException as error:
+        from ..errors import pack_exception
+
+        _engine.report_failure(link, pack_exception(error, f"{name}, starting"))
+        sys.exit(1)
+
+
+def unpack_dataset(
+    index: int, fds: dict[str, int], settings: dict[str, Any]
+) -> tuple[WorkerPayload, Any]:
+    """Unpack the data set, and build the plan of a Dataset (otherwise None).
+
+    A plan has the caches of `fds`. Without any, it has caches of its own.
+    """
+    info: WorkerPayload = payload.unpack(fds["payload"])
+    os.close(fds["payload"])
+    if info.initialise is not None:
+        info.initialise(index)
+    if settings["source"] != "chain":
+        return info, None
+    caches = [fds[name] for name in sorted(fds) if name.startswith("cache")]
+    skips = settings["on_error"] == "skip"
+    return info, info.source._native.build_with(skips, fds["files"], caches or None)
+
+
 def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
     link = fds["link"]
     if settings["keep_freed_memory"]:
         _engine.keep_freed_memory()
-    try:
-        info: WorkerPayload = payload.unpack(fds["payload"])
-        os.close(fds["payload"])
-        if info.initialise is not None:
-            info.initialise(index)
-        plan: Any = None
-        if settings["source"] == "chain":
-            caches = [fds[name] for name in sorted(fds) if name.startswith("cache")]
-            plan = info.source._native.build_with(
-                settings["on_error"] == "skip", fds["files"], caches
-            )
-    except BaseException as error:
-        from ..errors import pack_exception
-
-        _engine.report_failure(link, pack_exception(error, f"worker {index}, starting"))
-        sys.exit(1)
+    with reporting_failure(link, f"worker {index}"):
+        info, plan = unpack_dataset(index, fds, settings)
     restore_stderr()
     update = DatasetUpdates(link, info.hooked, settings["version"], settings["length"])
     settings = dict(settings, pid=os.getpid())

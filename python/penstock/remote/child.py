@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from typing import Any
 
 from .. import _engine
 from ..errors import Closed, Timeout
-from ..processes import payload
 from ..processes.bootstrap import restore_stderr
-from ..processes.worker import DatasetUpdates, WorkerPayload
+from ..processes.worker import DatasetUpdates, reporting_failure, unpack_dataset
 
 
 def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
     link = fds["link"]
     if settings["keep_freed_memory"]:
         _engine.keep_freed_memory()
-    try:
-        info: WorkerPayload = payload.unpack(fds["payload"])
-        os.close(fds["payload"])
-        if info.initialise is not None:
-            info.initialise(index)
-        plan: Any = None
-        if settings["source"] == "chain":
-            plan = info.source._native.build_with(
-                settings["on_error"] == "skip", fds["files"], None
-            )
+    with reporting_failure(link, f"remote worker {index}"):
+        info, plan = unpack_dataset(index, fds, settings)
         listener = _engine.RemoteListener(
             f"{settings['host']}:0", bytes.fromhex(settings["secret"])
         )
-    except BaseException as error:
-        from ..errors import pack_exception
-
-        _engine.report_failure(link, pack_exception(error, f"remote worker {index}, starting"))
-        sys.exit(1)
     restore_stderr()
     turn = _engine.RemoteTurn(fds["status"])
     update = DatasetUpdates(link, info.hooked, settings["version"], settings["length"])

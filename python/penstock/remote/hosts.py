@@ -26,10 +26,11 @@ from typing import Any
 from .. import _engine, errors
 from ..errors import Closed, Error, WorkerLost
 from . import messages
+from .locality import KnownFiles
 from .places import Host, RemoteWorkers
 
 LOG = logging.getLogger("penstock")
-_CONNECT_S = 5.0
+CONNECT_S = 5.0
 _LEAVING_S = 0.1
 # A host that is there says within this time how a worker ended.
 _VERDICT_S = 10.0
@@ -38,12 +39,13 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 PATIENCE_S = 60.0
 
 
-class _Worker:
+class Worker:
     def __init__(self, host: _Host, number: int, address: str) -> None:
         self.host = host
         self.number = number
         self.address = address
         self.places: set[int] = set()  # of the ring, that use it
+        self.lines: list[Any] = []  # open connections that no place uses
         # Once it ended: the ticket that was run, by its place + 1 (0: none), and the call; -1, as
         # long as the host has not said so.
         self.running = -1
@@ -61,8 +63,9 @@ class _Host:
         self.connection: Any = None
         self.secret = b""
         self.leaving = False
-        self.workers: dict[int, _Worker] = {}  # that get tickets
-        self.all_workers: dict[int, _Worker] = {}  # that have not ended
+        self.files = KnownFiles()
+        self.workers: dict[int, Worker] = {}  # that get tickets
+        self.all_workers: dict[int, Worker] = {}  # that have not ended
 
     def run(self) -> None:
         """Keep a connection to the host until the Loader closes. A thread of its own."""
@@ -70,7 +73,7 @@ class _Host:
         while not self.owner.closed:
             try:
                 address, secret = self.host.find()
-                connection = _engine.remote_connect(address, secret, _CONNECT_S)
+                connection = _engine.remote_connect(address, secret, CONNECT_S)
                 if self.owner.joined(self, connection, secret):
                     pause = _FIRST_PAUSE_S
                     self._listen(connection, address.rpartition(":")[0])
@@ -93,6 +96,8 @@ class _Host:
                 self.owner.came(self, int(message["worker"]), f"{name}:{int(message['port'])}")
             elif kind == "ended":
                 self.owner.ended(self, message)
+            elif kind == "files":
+                self.owner.answered(self, message["paths"], message["there"])
             elif kind == "leaving":
                 self.owner.leave(self)
             elif kind == "failed":
@@ -146,7 +151,7 @@ class Hosts:
         self._alone = alone
         self._changed = threading.Condition()
         self.closed = False
-        self._free: list[_Worker] = []  # each as often as it has free connections
+        self._free: list[Worker] = []  # each as often as it has free connections
         self._updates: dict[int, bytes] = {}  # by version
         self._lonely_since = time.monotonic()
         self._why = "no host has answered yet"
@@ -181,19 +186,21 @@ class Hosts:
         while (worker := self._take(place)) is not None:
             why = ""
             try:
-                connection = _engine.remote_connect(worker.address, worker.host.secret, _CONNECT_S)
+                connection = _engine.remote_connect(worker.address, worker.host.secret, CONNECT_S)
                 why, had_ticket = self._core.run_remote(place, connection)
-                charged, call = False, 0
-                if why and had_ticket:
-                    charged, call = self._verdict(worker, place)
-                self._core.end_remote(place, charged, call)
+                self._end(place, worker if why and had_ticket else None)
             except Error as error:  # the worker ended meanwhile
                 why = str(error)
             except Exception as error:
                 self.fail(error)
             self._give_back(worker, place, why)
 
-    def _verdict(self, worker: _Worker, place: int) -> tuple[bool, int]:
+    def _end(self, place: int, lost: Worker | None) -> None:
+        """Leave the ticket in hand to the supervisor. `lost`: the worker that had it."""
+        charged, call = (False, 0) if lost is None else self._verdict(lost, place)
+        self._core.end_remote(place, charged, call)
+
+    def _verdict(self, worker: Worker, place: int) -> tuple[bool, int]:
         """Whether the ticket of a lost connection counts as lost by it, and the call in hand.
 
         It counts if the worker's process ended while it ran the ticket. A ticket that waited there
@@ -208,7 +215,7 @@ class Hosts:
                 return worker.running == place + 1, worker.call
             return True, _engine.UNKNOWN_CALL
 
-    def _take(self, place: int) -> _Worker | None:
+    def _take(self, place: int) -> Worker | None:
         with self._changed:
             while not (self.closed or self._core.closed()):
                 if self._free:
@@ -219,7 +226,7 @@ class Hosts:
                 self._check_patience()
             return None
 
-    def _give_back(self, worker: _Worker, place: int, why: str) -> None:
+    def _give_back(self, worker: Worker, place: int, why: str) -> None:
         with self._changed:
             worker.places.discard(place)
             host = worker.host
@@ -236,7 +243,7 @@ class Hosts:
                 self._send(host, do="replace", worker=worker.number)
             else:
                 self._free.append(worker)
-                self._changed.notify()
+                self._freed()
 
     def _check_patience(self) -> None:
         if any(host.workers for host in self._hosts):
@@ -274,17 +281,24 @@ class Hosts:
             host.connection = connection
             host.secret = secret
             host.leaving = False
+            host.files = KnownFiles()
+            self._changed.notify_all()  # places that wait for a host ask it for their files
             for version, body in self._updates.items():
                 self._send(host, body, do="update", version=version, keep=list(self._updates))
         return True
 
     def came(self, host: _Host, number: int, address: str) -> None:
         with self._changed:
-            worker = host.workers[number] = _Worker(host, number, address)
+            worker = host.workers[number] = Worker(host, number, address)
             host.all_workers[number] = worker
             if not host.leaving:
                 self._free += [worker] * self._settings["in_flight"]
                 self._changed.notify_all()
+
+    def answered(self, host: _Host, paths: list[str], there: list[bool]) -> None:
+        with self._changed:
+            host.files.answered(paths, there)
+            self._changed.notify_all()
 
     def ended(self, host: _Host, message: dict[str, Any]) -> None:
         number, how = int(message["worker"]), str(message["how"])
@@ -340,11 +354,20 @@ class Hosts:
         with self._changed:
             self._changed.wait_for(lambda: self.closed, seconds)
 
-    def _forget(self, worker: _Worker) -> None:
+    def _forget(self, worker: Worker) -> None:
         worker.host.workers.pop(worker.number, None)
         self._free = [each for each in self._free if each is not worker]
+        worker.lines.clear()
         for place in worker.places:
-            self._core.cut_remote(place)
+            self._cut(place)
+
+    def _cut(self, place: int) -> None:
+        """End the connection of a place. With the lock."""
+        self._core.cut_remote(place)
+
+    def _freed(self) -> None:
+        """A worker has a free connection: wake a place. With the lock."""
+        self._changed.notify()
 
     def _close_if_left(self, host: _Host) -> None:
         if host.leaving and not host.workers and host.connection is not None:

@@ -11,6 +11,7 @@ open        version, workers, first, settings, key, sizes     the data set, then
                                                               them under `key`
 update      version, keep                                     changed attributes of the data set
 replace     worker
+have        paths                                             (which of these files are there?)
 ==========  ================================================  =================================
 
 The server sends:
@@ -22,6 +23,7 @@ refused     why
 worker      worker, port                                      (it can be connected to)
 ended       worker, how, running, call                        (the ticket in the place
                                                               running - 1 was run; 0: none)
+files       paths, there                                      (of each path)
 failed      worker                                            a packed exception
 hopeless    how, said
 leaving                                                       (it gets no more tickets)

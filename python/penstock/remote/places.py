@@ -10,6 +10,7 @@ from typing import Any
 from .. import _engine
 from ..base.arguments import integer
 from ..errors import InvalidArgument
+from .locality import Locality
 
 _OPERATION = "remote.workers"
 _LEAST_SECRET = 16
@@ -36,9 +37,12 @@ class RemoteWorkers(ABC):
     ----------
     count : int
         How many.
+    locality : Locality or None
+        Which files a sample is read from; None: all hosts see all files.
     """
 
     count: int
+    locality: Locality | None = None
 
     @abstractmethod
     def open(self, payload: bytes, files: bytes) -> list[Host]:
@@ -54,7 +58,9 @@ class RemoteWorkers(ABC):
         return [*_listed(other), self]
 
 
-def workers(addresses: str | Sequence[str], count: int, *, secret: bytes) -> RemoteWorkers:
+def workers(
+    addresses: str | Sequence[str], count: int, *, secret: bytes, locality: Any = None
+) -> RemoteWorkers:
     """Name workers of servers that run already.
 
     Parameters
@@ -65,6 +71,11 @@ def workers(addresses: str | Sequence[str], count: int, *, secret: bytes) -> Rem
         How many workers, together. They are distributed evenly over the servers.
     secret : bytes
         The servers' secret, at least 16 bytes that cannot be guessed.
+    locality : callable, list or dict, optional
+        For a data set with ``__getitem__`` whose files only some hosts have: ``locality(index)`` or
+        ``locality[index]`` is the path, or an iterable of paths, that the sample is read from. A
+        batch is made on a host that has the files of all its samples. Called in the Loader's
+        process, in any of its threads.
 
     Returns
     -------
@@ -84,7 +95,10 @@ def workers(addresses: str | Sequence[str], count: int, *, secret: bytes) -> Rem
         )
     most = _engine.MAX_WORKERS // IN_FLIGHT
     count = integer("count", count, 1, most, operation=_OPERATION)
-    return _Servers(given, count, checked_secret(secret, _OPERATION))
+    made = _Servers(given, count, checked_secret(secret, _OPERATION))
+    if locality is not None:
+        made.locality = Locality(locality, _OPERATION)
+    return made
 
 
 def checked_secret(secret: Any, operation: str) -> bytes:

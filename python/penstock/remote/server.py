@@ -216,6 +216,9 @@ class _Session:
                     self._update(int(message["version"]), set(message["keep"]), body)
                 elif message.get("do") == "replace":
                     self._end(int(message["worker"]))
+                elif message.get("do") == "have":
+                    paths = [str(path) for path in message["paths"]]
+                    self._tell(do="files", paths=paths, there=list(map(os.path.exists, paths)))
         except (Error, OSError, KeyError, ValueError, TypeError):
             return  # the Loader has ended, or what it sends is no message
 
