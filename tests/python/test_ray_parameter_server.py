@@ -27,6 +27,7 @@ from penstock import _engine, train
 pytest.importorskip("ray")
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import ray_cluster
 
@@ -133,10 +134,11 @@ def work(server: penstock.ray.ParameterServer, worker: int, times: int) -> str:
 
 
 def test_workers_on_all_nodes_push_to_shards_on_all_nodes(server: Any) -> None:
-    assert len(set(nodes(server))) == 2
+    places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in set(nodes(server))]
+    assert len(places) == 2
     handles = [pickle.loads(pickle.dumps(server)), server]
     running = [
-        work.options(scheduling_strategy="SPREAD").remote(handles[i % 2], i + 1, 20)
+        work.options(scheduling_strategy=places[i // 2]).remote(handles[i % 2], i + 1, 20)
         for i in range(4)
     ]
     assert len(set(ray.get(running))) == 2

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -159,12 +160,13 @@ class Parts:
         self.folder = folder
 
     def __len__(self) -> int:
-        return 40
+        return 100
 
     def path(self, index: int) -> Path:
         return Path(f"even/{index}") if index % 2 == 0 else self.folder / "odd"
 
     def __getitem__(self, index: int) -> tuple[int, bool]:
+        time.sleep(0.01)  # so that each node gets some
         return int(self.path(index).read_text()), Path.cwd() == self.folder
 
 
@@ -173,7 +175,7 @@ def test_a_batch_is_made_on_the_node_that_has_its_file(
 ) -> None:
     (tmp_path / "even").mkdir()
     (tmp_path / "odd").write_text("1")
-    for index in range(0, 40, 2):
+    for index in range(0, 100, 2):
         (tmp_path / "even" / str(index)).write_text(str(index))
     monkeypatch.chdir(tmp_path)
     third = cluster.add_node(**THIRD)
@@ -181,8 +183,12 @@ def test_a_batch_is_made_on_the_node_that_has_its_file(
     data = Parts(tmp_path)
     workers = penstock.ray.workers(3, locality=data.path)
     with penstock.Loader(data, workers=workers) as feed:
-        seen = list(feed)
-    assert [int(value) for value, _ in seen] == [i if i % 2 == 0 else 1 for i in range(40)]
+        batches = iter(feed)
+        seen = [next(batches)]
+        hosts = feed._pool.running.hosts._hosts
+        wait_until(lambda: all(host.workers for host in hosts), "the workers of all nodes")
+        seen += list(batches)
+    assert [int(value) for value, _ in seen] == [i if i % 2 == 0 else 1 for i in range(100)]
     assert all(there for _, there in seen[::2])
     assert not all(there for _, there in seen[1::2])
     cluster.remove_node(third)
