@@ -3,7 +3,8 @@
 `rate` counts samples times networks. `grew` is the memory beyond torch and the images: weights,
 gradients, and what a step needs; `all` is all memory of the C++ programs, with libtorch. Every
 entry trains by SGD from equal weights for as many steps, and its losses are compared with those of
-one network after the other. Compiling is not timed.
+one network after the other. Compiling is not timed. The limit computes the gradients in two
+processes and does nothing with them.
 """
 
 from __future__ import annotations
@@ -79,6 +80,22 @@ def one_by_one(models: list[Any], rates: list[float]) -> Step:
             loss = torch.nn.functional.cross_entropy(model(images), labels)
             loss.backward()
             optimizer.step()
+            losses.append(loss.detach())
+        return losses
+
+    return step
+
+
+def gradients_alone(models: list[Any]) -> Step:
+    import torch
+
+    def step(images: Any, labels: Any) -> list[Any]:
+        losses = []
+        for model in models:
+            for parameter in model.parameters():
+                parameter.grad = None
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
             losses.append(loss.detach())
         return losses
 
@@ -281,12 +298,15 @@ def two_threads(size: Size) -> Figures:
     return measured(size, make)
 
 
-def _process(at: int, count: int, size: Size, ready: Any, go: Any, losses: Any) -> None:
+def _process(
+    at: int, count: int, size: Size, trained: bool, ready: Any, go: Any, losses: Any
+) -> None:
     import torch
 
     torch.set_num_threads(1)
     numbers = range(at, at + count)
-    step = one_by_one([seeded(n) for n in numbers], [RATES[n] for n in numbers])
+    models = [seeded(n) for n in numbers]
+    step = one_by_one(models, [RATES[n] for n in numbers]) if trained else gradients_alone(models)
     data = batches(size)
     for batch in data[:WARM]:
         step(*batch)
@@ -297,13 +317,13 @@ def _process(at: int, count: int, size: Size, ready: Any, go: Any, losses: Any) 
     losses.put((at, [float(loss) for loss in last]))
 
 
-def two_processes(size: Size) -> Figures:
+def two_processes(size: Size, trained: bool = True) -> Figures:
     """Half of the networks each, by hand; the memory is that of both processes, with torch."""
     context = multiprocessing.get_context("spawn")
     ready, go, losses = context.Semaphore(0), context.Event(), context.Queue()
     half = MEMBERS // WORKERS
     children = [
-        context.Process(target=_process, args=(at, half, size, ready, go, losses))
+        context.Process(target=_process, args=(at, half, size, trained, ready, go, losses))
         for at in range(0, MEMBERS, half)
     ]
     before = resident_bytes()
@@ -318,7 +338,8 @@ def two_processes(size: Size) -> Figures:
     grew = resident_bytes() - before
     for child in children:
         child.join()
-    check([loss for at in sorted(parts) for loss in parts[at]], batches(size))
+    if trained:
+        check([loss for at in sorted(parts) for loss in parts[at]], batches(size))
     return {"rate": MEMBERS * size.batch * size.steps / seconds, "grew": grew}
 
 
@@ -352,6 +373,10 @@ def case(key: str, batch: int, steps: int, ours: str, at_least: float) -> Case:
     made.entry("torch.func.vmap, compiled", "peer", beside=STACKED)(by_compiled_vmap)
     made.entry("2 threads by hand", "peer")(two_threads)
     made.entry("2 processes by hand", "peer")(two_processes)
+    if ours == THREADS:  # stacked members are faster than separate ones with small batches
+        made.entry("limit: gradients alone, 2 processes", "limit")(
+            functools.partial(two_processes, trained=False)
+        )
     made.entry(CPP, "ours")(functools.partial(in_cpp, way="ours"))
     made.entry(CPP_BY_HAND, "peer", beside=CPP)(functools.partial(in_cpp, way="threads"))
     return made
