@@ -120,7 +120,7 @@ def drain(node: Any) -> None:
         "reason-message": "a test",
         "deadline-remaining-seconds": "120",
     }
-    told = subprocess.run(
+    drained = subprocess.run(
         [
             str(Path(sys.executable).parent / "ray"),
             "drain-node",
@@ -130,7 +130,7 @@ def drain(node: Any) -> None:
         text=True,
         timeout=60,
     )
-    assert told.returncode == 0, told.stderr[-2000:]
+    assert drained.returncode == 0, drained.stderr[-2000:]
 
 
 def test_a_node_that_drains_finishes_its_batches_and_gets_no_others(cluster: Any) -> None:

@@ -52,9 +52,9 @@ def add_to(commands: Any) -> None:
         help="write images, arrays, HDF5, Parquet, TFRecord, tar, ... in another format",
         description="INPUT is a folder of class folders of images, .npy or .npz files, IDX files "
         "(.idx, ...-idx3-ubyte), CIFAR's .bin files, HDF5 files (.h5, .hdf5), Parquet files, "
-        "TFRecord files, or tar archives of samples. The name of OUTPUT tells its format: .tar, "
-        ".tar.gz, .tgz, .parquet, .npy, .npz, .h5, or as of IDX; TFRecord otherwise. It appears "
-        "when it is complete.",
+        "TFRecord files, or tar archives of samples. OUTPUT ends in .tar, .tar.gz, "
+        ".tgz, .parquet, .npy, .npz, .h5 or as IDX files do; otherwise it is a TFRecord. It "
+        "appears when it is complete.",
     )
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="a folder, or files of one kind")

@@ -356,7 +356,7 @@ def _start(
         except ray.exceptions.GetTimeoutError:
             raise System(
                 f"Ray did not start the actors of {plan.name} within {timeout:.0f} s: are there "
-                f"{plan.shards} times {num_cpus:g} free CPUs? `ray status` tells",
+                f"{plan.shards} times {num_cpus:g} free CPUs? See `ray status`",
                 _OPERATION,
             ) from None
         except ray.exceptions.RayError as error:

@@ -64,7 +64,7 @@ def population(
         Where the actors train, such as "cuda". The states here are in the host's memory.
     workers : int, optional
         How many actors, which Ray spreads over the nodes and restarts. Those for which no node has
-        room start when one joins. Default: as many as the nodes that are there have room for.
+        the resources start when one joins. Default: as many as fit on the nodes that are there.
     num_cpus, num_gpus : float
         What Ray reserves for each actor.
     snapshot_seconds : float
@@ -77,7 +77,7 @@ def population(
     Raises
     ------
     InvalidArgument
-        A wrong option or model; no node has room for an actor.
+        A wrong option or model; no node has the resources for an actor.
 
     Examples
     --------
@@ -144,7 +144,7 @@ class Population(train.Population):
         if not ray.is_initialized():
             ray.init()
         if workers is None:
-            workers = min(_room(ray.nodes(), self._reserved), len(self))
+            workers = min(_actors_that_fit(ray.nodes(), self._reserved), len(self))
         workers = integer("workers", workers, 1, operation=_OPERATION)
         resident = -(-len(self) // workers) if resident is None else resident
         self._group = integer("resident", resident, 1, operation=_OPERATION)
@@ -319,7 +319,7 @@ class PopulationRun(train.PopulationRun):
         elif time.monotonic() - self._seen > _START:
             raise System(
                 f"Ray has started no actor of the population for {_START:.0f} s: are there "
-                f"{self._population._reserved['num_cpus']:g} free CPUs? `ray status` tells",
+                f"{self._population._reserved['num_cpus']:g} free CPUs? See `ray status`",
                 _OPERATION,
             )
         for worker, pending in zip(busy, waited, strict=True):
@@ -460,19 +460,19 @@ def _at_least_0(name: str, value: float) -> float:
     return float(value)
 
 
-def _room(nodes: list[dict[str, Any]], reserved: Mapping[str, float]) -> int:
+def _actors_that_fit(nodes: list[dict[str, Any]], reserved: Mapping[str, float]) -> int:
     """How many actors fit on the nodes."""
     wanted = {"CPU": reserved["num_cpus"], "GPU": reserved["num_gpus"]}
     wanted = {name: each for name, each in wanted.items() if each}
-    room = sum(
+    actors = sum(
         min((int(node["Resources"].get(k, 0) // v) for k, v in wanted.items()), default=1)
         for node in nodes
         if node["Alive"]
     )
-    if room == 0:
+    if actors == 0:
         text = " and ".join(f"{each:g} {name}s" for name, each in wanted.items())
         raise InvalidArgument(f"no node of Ray's cluster has {text} for an actor", _OPERATION)
-    return room
+    return actors
 
 
 def _first_line(error: Exception) -> str:

@@ -105,12 +105,12 @@ class _Serving:
 
 
 def _draining_nodes() -> dict[str, int]:
-    """The nodes that Ray drains. Ray tells it by a function that is not public."""
+    """The nodes that Ray drains. Ray reports them by a function that is not public."""
     from ray._private.state import state
 
     try:
         return dict(state.get_draining_nodes())
-    except Exception:  # Ray's head is gone for a moment, or this version has no such function
+    except Exception:  # Ray's head is away for a moment, or this version has no such function
         return {}
 
 
@@ -167,7 +167,7 @@ class _RayWorkers(RemoteWorkers):
         return hosts
 
     def _strategy(self, actor: int, nodes: list[dict[str, Any]]) -> Any:
-        """Where Ray starts an actor: with a locality, an actor on each node, if there is room."""
+        """Where Ray starts an actor: with a locality, one on each node with resources."""
         if self.locality is None:
             return "SPREAD"
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
