@@ -272,7 +272,7 @@ def test_an_exception_is_raised_at_its_place(cuda):
 
 def test_streams_are_given_as_dlpack_has_them(cuda):
     stage = penstock._engine.DeviceStage(0, cuda.library)
-    (array,) = stage.put([np.arange(3)])
+    (array,) = batch = stage.put([np.arange(3)])
     assert array.__dlpack_device__() == (2, 0)
     assert (array.shape, array.dtype, array.nbytes) == ((3,), "int64", 24)
     waits = cuda.get("cuStreamWaitEvent")
@@ -284,6 +284,7 @@ def test_streams_are_given_as_dlpack_has_them(cuda):
     for wrong in (0, -2):
         with pytest.raises(penstock.InvalidArgument, match="stream"):
             array.__dlpack__(stream=wrong)
+    assert [repr(each).count('"dltensor"') for each in batch.take(1)] == [1]
     with pytest.raises(BufferError):
         array.__dlpack__(copy=True)
     with pytest.raises(BufferError):
@@ -375,7 +376,8 @@ import numpy as np, penstock, penstock.torch, fake_cuda
 from pathlib import Path
 from penstock.device import place
 driver = fake_cuda.Driver(Path({library!r}))
-place.library, place.check_torch, place.tensor_from = driver.library, lambda: None, fake_cuda.Tensor
+place.library, place.check_torch = driver.library, lambda: None
+place.tensors_from = fake_cuda.Tensor.all_of
 fake_cuda.Tensor.driver = driver
 rows = penstock.Dataset.arrays(np.arange(64)).batch(8)
 """
