@@ -110,6 +110,8 @@ def test_memory_of_worker_processes_is_pinned_once_and_copied_from_where_it_lies
                 assert x.numpy()[:, 0, 0].tolist() == list(range(8 * i, 8 * i + 8))
                 assert y.numpy().tolist() == [j * j for j in range(8 * i, 8 * i + 8)]
         stats = loader.stats()["device"]
+    assert sum(stats["shares"].values()) == pytest.approx(1)
+    assert stats["ahead"] == 1
     assert stats["batches"] == stats["copies"] == 10
     assert stats["gathered_bytes"] == 0
     assert 1 <= cuda.get("cuMemHostRegister") - before <= 3
@@ -131,6 +133,25 @@ def test_memory_of_threads_of_a_torch_loader_is_copied_from_where_it_lies(cuda):
     with loader:
         assert [int(y.numpy()[0]) for _, y in loader] == [(8 * i) ** 2 for i in range(5)]
         assert loader.stats()["device"]["gathered_bytes"] == 0
+
+
+def test_torch_takes_a_batch_for_its_current_stream(monkeypatch):
+    taken = []
+
+    class Staged:
+        device = 3
+
+        def take(self, stream):
+            taken.append(stream)
+            return [np.arange(n).__dlpack__() for n in (2, 3)]
+
+    for handle in (0, 0x7F00):
+        stream = types.SimpleNamespace(cuda_stream=handle)
+        monkeypatch.setattr(torch.cuda, "current_stream", {3: stream}.get)
+        with torch.inference_mode():
+            got = place.tensors_from(Staged())
+        assert [tensor.tolist() for tensor in got] == [[0, 1], [0, 1, 2]]
+    assert taken == [1, 0x7F00]
 
 
 def test_a_slow_link_changes_nothing_but_the_wait(cuda):

@@ -232,6 +232,14 @@ def test_a_state_does_not_count_what_is_staged(staged):
         assert numbers(batches) == list(range(8))
 
 
+def test_what_is_sent_is_counted(staged):
+    with feed(data.Images(), workers=2) as batches:
+        assert numbers(batches) == list(range(8))
+        device = batches.stats()["device"]
+    nbytes = sum(x.nbytes + y.nbytes for x, y in (data.Images()[i] for i in range(8)))
+    assert device == {"batches": 8, "copies": 16, "bytes": nbytes, "ahead": 1}
+
+
 def test_all_rounds_of_a_repeat_are_staged(staged):
     rounds = penstock.Dataset.range(4).batch(1).repeat(3)
     with feed(rounds, workers=0) as batches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from typing import Any, Protocol
@@ -87,6 +88,24 @@ def place_of(device: Any) -> Place | None:
     if jax is not None and isinstance(device, (jax.Device, jax.sharding.Sharding)):
         return JaxDevice(device)
     return torch_place(device)
+
+
+def stats_of(place: Place, ahead: int, stats: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a feed's device, for its `stats`: docs/device.md describes them.
+
+    Parameters
+    ----------
+    ahead : int
+        Batches that are sent ahead now.
+    stats : dict
+        Those of the Loader, whose thread's time is shared out.
+    """
+    device = {**place.stats(), "ahead": ahead}
+    spent = stats["wait_ns"] + stats["busy_ns"]
+    waited = {"host": stats["wait_ns"], "link": device.get("host_wait_ns", 0)}
+    waited["step"] = spent - sum(waited.values())
+    device["shares"] = {k: ns / spent if spent else math.nan for k, ns in waited.items()}
+    return device
 
 
 def check_torch() -> None:
