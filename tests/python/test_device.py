@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import pickle
-import re
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 import types
 from pathlib import Path
 
@@ -22,8 +19,6 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
-from penstock import cli  # noqa: E402
-from penstock.commands import doctor  # noqa: E402
 from penstock.device import place  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -63,6 +58,19 @@ def test_batches_are_on_the_device_in_order_with_one_copy_each(cuda):
     assert stats["name"] == "cuda:1"
     assert stats["batches"] == stats["copies"] == 16
     assert stats["slots"] <= 4
+
+
+def test_the_host_waits_for_nothing_and_orders_nothing_twice(cuda):
+    waits = ("cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize")
+    with penstock.torch.feed(numbers(400), device="cuda:0", workers=2) as feed:
+        firsts(feed)  # the ring
+        before = [cuda.get(name) for name in waits]
+        events = feed.stats()["device"]["events"]
+        assert firsts(feed) == list(range(0, 400, 8))
+        assert [cuda.get(name) for name in waits] == before
+        stats = feed.stats()["device"]
+    assert (stats["host_waits"], stats["synchronised"]) == (0, 0)
+    assert stats["events"] - events == 100, "one for the copy, one for the use"
 
 
 @pytest.mark.parametrize("device", [None, "cpu", torch.device("cpu")])
@@ -445,49 +453,3 @@ def test_a_forked_child_is_refused_with_the_remedy(library):
         """,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n[0, 1, 2, 3, 4, 5, 6, 7]\n", "")
-
-
-# ---- seeing it -----------------------------------------------------------------------------------
-
-
-def test_the_time_is_shared_by_the_host_the_link_and_the_step(cuda):
-    cuda.set("copy_us", 3000)
-    with penstock.torch.feed(numbers(400), device="cuda:0", ahead=1) as feed:
-        for _ in feed:
-            pass
-        shares = feed.stats()["device"]["shares"]
-    assert sum(shares.values()) == pytest.approx(1)
-    assert shares["link"] > 0.5, shares
-    assert all(share >= 0 for share in shares.values())
-    cuda.set("copy_us", 0)
-    with penstock.torch.feed(numbers(), device="cuda:0") as feed:
-        for _ in feed:
-            time.sleep(0.005)
-        shares = feed.stats()["device"]["shares"]
-    assert shares["step"] > 0.5, shares
-
-
-def test_doctor_measures_the_link(cuda, monkeypatch):
-    monkeypatch.setattr(doctor, "_LINK_BYTES", 1 << 20)
-    cuda.set("copy_us", 1000)
-    (finding,) = doctor.devices()
-    assert finding.status == doctor.OK
-    speed = re.search(r"cuda:1 .*, ([\d.]+) GB/s to it from pinned memory, [\d.]+ GB/s from other",
-                      finding.found)  # fmt: skip
-    assert speed, finding.found
-    assert 0 < float(speed[1]) <= (1 << 20) / 1e-3 / 1e9
-    cuda.set("device_memory", 1 << 10)
-    (finding,) = doctor.devices()
-    assert "its link could not be measured (cuda:0: " in finding.found
-
-
-def test_bench_counts_what_goes_over_the_link(cuda, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "device_dataset", types.SimpleNamespace(rows=numbers(800)))
-    arguments = ["bench", "device_dataset:rows", "--device", "cuda:0", "--workers", "1"]
-    assert cli.main([*arguments, "--steps", "80"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[-1] == "link"
-    assert all(line.endswith("GB/s") for line in lines[1:3])
-    assert cli.main([*arguments, "--steps", "80", "--json"]) == 0
-    modes = json.loads(capsys.readouterr().out)["modes"]
-    assert all(mode["link_gb_per_s"] > 0 for mode in modes)
