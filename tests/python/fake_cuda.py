@@ -42,7 +42,9 @@ class Driver:
         return int(self._c.fake_get(name.encode()))
 
     def reset(self) -> None:
-        for name in ("fail", "copy_us", "fail cuMemcpyHtoDAsync", "fail cuMemHostAlloc"):
+        for name in ("fail", "fail cuMemcpyHtoDAsync", "fail cuMemHostAlloc"):
+            self.set(name, 0)
+        for name in ("copy_us", "alloc_us", "pin_us_per_mib"):
             self.set(name, 0)
         self.set("device_memory", 1 << 32)
         self.set("pinned_memory", 1 << 32)

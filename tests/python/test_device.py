@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import types
 from pathlib import Path
 
@@ -71,6 +72,24 @@ def test_the_host_waits_for_nothing_and_orders_nothing_twice(cuda):
         stats = feed.stats()["device"]
     assert (stats["host_waits"], stats["synchronised"]) == (0, 0)
     assert stats["events"] - events == 100, "one for the copy, one for the use"
+
+
+def test_the_first_batch_waits_for_its_own_memory_alone(cuda):
+    cuda.set("alloc_us", 50_000)
+    cuda.set("pin_us_per_mib", 10_000)
+    cuda.set("copy_us", 500_000)
+    rows = {"x": np.zeros((64, 1 << 18), np.float32), "y": np.arange(64)}  # a batch: 16 MiB
+    with penstock.torch.feed(
+        penstock.Dataset.arrays(rows).batch(16), device="cuda:0", workers=2
+    ) as feed:
+        batches = iter(feed)
+        began = time.perf_counter()
+        first = next(batches)
+        later = time.perf_counter() - began - feed.stats()["first_wait_ns"] / 1e9
+        device = feed.stats()["device"]
+        assert (device["batches"], device["slots"]) == (1, 1)
+        assert 0.2 < later < 0.6, later  # 0.16 s to pin, 0.05 s to allocate
+        assert firsts([first]) == [0]
 
 
 @pytest.mark.parametrize("device", [None, "cpu", torch.device("cpu")])

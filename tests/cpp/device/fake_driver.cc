@@ -374,6 +374,7 @@ EXPORT int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
 
 EXPORT int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
   ENTER("cuMemAlloc");
+  pause_us(value("alloc_us"));
   World& all = world();
   std::lock_guard lock(all.mutex);
   if (all.used + bytes > static_cast<size_t>(all.values["device_memory"])) return kNoMemory;
@@ -421,6 +422,7 @@ EXPORT int cuMemFreeHost(void* memory) {
 
 EXPORT int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
   ENTER("cuMemHostRegister");
+  pause_us(value("pin_us_per_mib") * static_cast<long>(bytes >> 20));
   if (int failed = allocate_pinned_bytes(bytes)) return failed;
   std::lock_guard lock(world().mutex);
   world().pinned[static_cast<char*>(memory)] = {bytes, true};
