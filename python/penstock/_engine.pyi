@@ -66,7 +66,7 @@ MAX_WORKERS: int = 256
 
 def thread_places(workers: int) -> int: ...
 
-class Core:
+class PythonLoader:
     """One Loader's engine. Internal: use penstock.Loader."""
 
     def __init__(self, arg: dict, /) -> None: ...
