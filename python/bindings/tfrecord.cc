@@ -3,7 +3,6 @@
 #include <nanobind/stl/string.h>
 
 #include <filesystem>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>

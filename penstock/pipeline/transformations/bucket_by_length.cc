@@ -51,7 +51,7 @@ class BucketByLength : public StreamMapped {
         options_(std::move(options)),
         padding_{options_.padding},
         title_(std::move(title)) {
-    if (SpecRef spec = input()->spec()) {
+    if (SpecRef spec = this->input()->spec()) {
       (void)leaf_of(*spec, options_.field);
       (void)padding_.columns(*spec);
     }

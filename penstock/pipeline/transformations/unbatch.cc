@@ -46,7 +46,7 @@ bool has_columns(const ElementSpec& spec) {
 class Unbatch : public StreamMapped {
  public:
   explicit Unbatch(StreamedRef input) : StreamMapped(std::move(input)) {
-    SpecRef in = input()->spec();
+    SpecRef in = this->input()->spec();
     if (in != nullptr && !has_columns(*in)) spec_ = row_of(*in);
   }
 
