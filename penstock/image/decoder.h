@@ -13,7 +13,8 @@ namespace penstock::image {
 struct DecodeOptions {
   int channels = 3;  // 1, 3 or 4
   // Of JPEGs: a less accurate DCT, colours without smoothing, and a smaller image decoded where
-  // the image is resized to that or less. Of WebPs: colours without smoothing.
+  // the image is resized to that or less. Where it is made smaller, averages of colours beyond
+  // black and white are cut off, not the colours. Of WebPs: colours without smoothing.
   bool fast = false;
   bool exif = true;  // images are turned as their Exif orientation says
   // Of a file that is cut off behind its header, the pixels that are there. The others are 0, or

@@ -373,7 +373,7 @@ void Picture::give(RowSink& sink) {
   if (from_ == From::kFile && decoder_ == &jpeg_ && PlaneResizer::can(spec) &&
       2 * (right - left) >= jpeg_.width()) {
     if (const auto layout = jpeg_.planes()) {
-      plane_resizer_.begin(spec, *layout, left, top, sink);
+      plane_resizer_.begin(spec, *layout, left, top, fast_, sink);
       return jpeg_.read_planes(plane_resizer_.first_band(), plane_resizer_.end_band(),
                                plane_resizer_);
     }

@@ -27,7 +27,7 @@ bool PlaneResizer::can(const ResizeSpec& spec) {
 }
 
 void PlaneResizer::begin(const ResizeSpec& spec, const PlaneLayout& layout, int left, int top,
-                         RowSink& sink) {
+                         bool fast, RowSink& sink) {
   const bool new_x = x_.reset(spec.x), new_y = y_.reset(spec.y);
   if (new_x || new_y || left != left_ || top != top_ || layout != layout_ ||
       spec.flip_x != spec_.flip_x) {
@@ -37,6 +37,7 @@ void PlaneResizer::begin(const ResizeSpec& spec, const PlaneLayout& layout, int 
   layout_ = layout;
   left_ = left;
   top_ = top;
+  fast_ = fast;
   sink_ = &sink;
   if (!composed_) {
     compose();
@@ -177,7 +178,7 @@ void PlaneResizer::give(int place) {
   const int y = spec_.flip_y ? spec_.y.count - 1 - place : place;
   const int16_t* excess[3] = {excess_places_[0].data(), excess_places_[1].data(),
                               excess_places_[2].data()};
-  const bool any = layout_.count == 3 && sum_excess(place);
+  const bool any = layout_.count == 3 && !fast_ && sum_excess(place);
   kernels_->to_pixels(planes_[0].places.data(), planes_[1].places.data(), cr_places_.data(),
                       any ? excess : nullptr, sink_->row(y), spec_.x.count, spec_.channels);
   sink_->done(y);

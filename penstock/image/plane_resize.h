@@ -20,16 +20,18 @@ namespace penstock::image {
 // Resizer's but for rounding: within 1, and within 2 at less than one of a thousand values. One
 // step is not linear: what is beyond black or a full colour is cut off. Segments that may have such
 // pixels are found; what cutting off changes in each pixel of these is resized by itself, and
-// added. One thread.
+// added, unless the resize is a fast one. One thread.
 class PlaneResizer : public PlaneSink {
  public:
   // Whether the resize can be done here: by the antialiased bilinear filter, which averages pixels
   // and has no negative weights, to at most the size of the part, with at most kMaxTaps weights.
   static bool can(const ResizeSpec& spec);
 
-  // The part of the image that is resized begins at (left, top). The sink outlives the last done().
-  // REQUIRED: can(spec). May throw std::bad_alloc.
-  void begin(const ResizeSpec& spec, const PlaneLayout& layout, int left, int top, RowSink& sink);
+  // The part of the image that is resized begins at (left, top). `fast`: pixels are cut off after
+  // the resize, not before. The sink outlives the last done(). REQUIRED: can(spec). May throw
+  // std::bad_alloc.
+  void begin(const ResizeSpec& spec, const PlaneLayout& layout, int left, int top, bool fast,
+             RowSink& sink);
 
   // The bands that are needed: [first_band(), end_band()).
   int first_band() const { return first_band_; }
@@ -67,6 +69,7 @@ class PlaneResizer : public PlaneSink {
   PlaneLayout layout_;
   RowSink* sink_ = nullptr;
   int left_ = 0, top_ = 0;
+  bool fast_ = false;
   bool composed_ = false;  // weights are those of the members above
   AxisWeights x_, y_;
   Plane planes_[2];  // of luminance; of Cb, and of Cr, which is like it

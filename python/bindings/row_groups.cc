@@ -60,6 +60,8 @@ class RowGroupRows : public Indexed {
   }
   SpecRef spec() const override { return of_->spec; }
   bool costly() const override { return true; }
+  // pyarrow decodes, which is no code of the user's.
+  bool in_place() const override { return true; }
   bool python() const override { return true; }
   std::string origin(const Context&, const At&, uint64_t position) const override {
     const RowGroups::Group& group = of_->groups[group_of(position)];
@@ -205,14 +207,15 @@ class RowGroupRows : public Indexed {
         places_[k] = finder.find(positions[part.rows[k]] - begin_of(group));
       }
       for (size_t leaf = 0; leaf < of_.spec->leaves().size(); ++leaf) {
-        const bool dense = of_.spec->leaves()[leaf].fixed() && out.row_bytes(leaf) <= kDense;
+        const bool dense =
+            of_.spec->leaves()[leaf].fixed() && (out.bound(leaf) || out.row_bytes(leaf) <= kDense);
         if (dense && put_plain(*table, leaf, part, out, row)) continue;
         for (size_t k = 0; k < part.rows.size(); ++k) {
           const uint32_t i = part.rows[k];
           try {
             putter_.put(*table, leaf, places_[k], row_in_file(group, positions[i]), out, row + i,
                         dense);
-            if (copies_ && !dense && !out.bound(leaf)) copy(leaf, out, row + i);
+            if (copies_ && !dense) copy(leaf, out, row + i);
           } catch (const Error& error) {
             fail(Error(error.code(), "parquet", of_.files[group.file] + ": " + text_of(error)),
                  positions[i], out, row + i);

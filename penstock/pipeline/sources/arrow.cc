@@ -46,6 +46,7 @@ class Arrow : public Indexed, public MemoryRows {
       : data_(std::move(data)), title_(std::move(title)) {
     for (const Leaf& leaf : spec()->leaves()) {
       plain_ &= data_->elements.plain(row_bytes_.size());
+      first_rows_.push_back(data_->elements.first_rows(row_bytes_.size()));
       row_bytes_.push_back(
           leaf.fixed() ? static_cast<uint64_t>(leaf.fixed_values()) * size_of(leaf.dtype) : 0);
     }
@@ -69,8 +70,9 @@ class Arrow : public Indexed, public MemoryRows {
       for (size_t i = 0; i < count; ++i) places[i] = finder.find(data_->row(positions[i]));
       for (size_t leaf = 0; leaf < row_bytes_.size(); ++leaf) {
         const uint64_t bytes = row_bytes_[leaf];
+        const std::byte* const* const first_rows = first_rows_[leaf].data();
         for (size_t i = 0; i < count; ++i) {
-          rows[i] = data_->elements.rows(leaf, places[i].chunk).plain() + places[i].row * bytes;
+          rows[i] = first_rows[places[i].chunk] + places[i].row * bytes;
         }
         gather_rows(layout.fixed().row(block, layout.fixed_place(leaf), row), rows.data(), bytes,
                     count);
@@ -118,7 +120,9 @@ class Arrow : public Indexed, public MemoryRows {
   std::shared_ptr<const Data> data_;
   std::string title_;
   std::vector<uint64_t> row_bytes_;  // by leaf
-  bool plain_ = true;                // all rows of all leaves only have to be copied
+  std::vector<std::vector<const std::byte*>>
+      first_rows_;     // by leaf and chunk, where they are plain
+  bool plain_ = true;  // all rows of all leaves only have to be copied
 };
 
 void check_rows(const Tensor& rows, uint64_t count) {

@@ -26,6 +26,12 @@ bool ArrowElements::plain(size_t leaf) const {
                              [](const ArrowRows& rows) { return rows.plain() != nullptr; });
 }
 
+std::vector<const std::byte*> ArrowElements::first_rows(size_t leaf) const {
+  std::vector<const std::byte*> rows;
+  for (const ArrowRows& chunk : chunks_[leaf]) rows.push_back(chunk.plain());
+  return rows;
+}
+
 ArrowElements::Place ArrowElements::Finder::find(uint64_t row) {
   if (row < begin_ || row >= ends_[chunk_]) {
     chunk_ = first_ == 0 ? 0 : std::min<size_t>(row / first_, ends_.size() - 1);

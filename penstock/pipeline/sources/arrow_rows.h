@@ -32,6 +32,8 @@ class ArrowElements {
   const ArrowRows& rows(size_t leaf, size_t chunk) const { return chunks_[leaf][chunk]; }
   // All rows of a leaf only have to be copied.
   bool plain(size_t leaf) const;
+  // ArrowRows::plain() of each chunk.
+  std::vector<const std::byte*> first_rows(size_t leaf) const;
 
   // Finds the places of rows; quickly if the next row lies in the same chunk. One thread.
   class Finder {

@@ -53,7 +53,8 @@ def decode(
         Colours, grey, or colours and alpha.
     fast : bool
         Of JPEGs: a less accurate DCT and colours without smoothing; and where a resize to half the
-        size or less follows, a smaller image is decoded. Of WebPs: colours without smoothing.
+        size or less follows, a smaller image is decoded; where the image is made smaller, colours
+        beyond black or white are cut off after the resize. Of WebPs: colours without smoothing.
     exif : bool
         Turn JPEGs, PNGs and WebPs as their Exif orientation says.
     partial : bool

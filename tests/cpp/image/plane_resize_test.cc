@@ -143,6 +143,23 @@ TEST(PlaneResizeTest, the_image_before_leaves_nothing_behind) {
   }
 }
 
+// Of an image without colours beyond black and white, only the DCT and the smoothing differ.
+TEST(PlaneResizeTest, a_fast_one_cuts_off_after_the_resize) {
+  Picture picture;
+  const auto most = [&](const Pixels& pixels) {
+    const Bytes bytes = testing::jpeg_of(pixels, false, 1);  // nothing to smooth
+    picture.open(bytes, {});
+    const Pixels exact = resized(picture, 50, 40);
+    picture.open(bytes, {.fast = true});
+    return difference_of(resized(picture, 50, 40), exact).most;
+  };
+  Pixels inside = testing::pixels_of(211, 167);
+  for (uint8_t& value : inside.values) value = static_cast<uint8_t>(64 + value / 2);
+  EXPECT_LE(most(inside), 6);
+  EXPECT_GT(most(saturated(211, 167)), 6);  // black and white beside each other
+  EXPECT_LE(most(saturated(211, 167)), 48);
+}
+
 TEST(PlaneResizeTest, other_resizes_are_those_of_the_pixels) {
   const Bytes bytes = testing::jpeg_of(testing::pixels_of(90, 70));
   const Pixels whole = testing::decoded(bytes);
