@@ -173,7 +173,7 @@ class Loader(Restorable, Closing):
             "begin": info.begin,
             "plan": info.plan,  # a worker process builds its own plan
         }
-        self._core = _engine.Core(core_settings)
+        self._core = _engine.PythonLoader(core_settings)
         self._pool = WorkerPool(self._core, info, collate, self._settings, self._mode, start_method)
         self._epochs = Epochs(self._core, self._pool, info, self._mode)
         self._finalizer = weakref.finalize(self, self._pool.running.close)
