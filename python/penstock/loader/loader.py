@@ -269,7 +269,7 @@ class Loader(Restorable, Closing):
                         return  # the user set the position
                     if self._is_empty(taken_at):
                         raise InvalidArgument("the source is empty: it gave no batch", "Loader")
-                    self._epochs.end()
+                    self._finished(epoch)
                     epoch = self._core.position()[0]
                     self._epochs.begin(epoch)
                 batch = self._core.next(serial)
