@@ -155,10 +155,8 @@ class Large:
 @pytest.mark.parametrize("how", ["for", "steps", "close"])
 def test_growth_beyond_the_budget_is_logged(caplog, how):
     with penstock.Loader(Large(), workers=1, use_multiprocessing=True, start_method="fork") as feed:
-        if how == "for":
-            batches = [*feed, *feed]
-        else:
-            batches = list(feed.steps(7 if how == "steps" else 2))
+        steps = {"steps": 7, "close": 2}
+        batches = list(feed.steps(steps[how])) if how in steps else [*feed, *feed]
         if how != "close":
             assert len(caplog.records) == 2  # one for each epoch that has ended
     assert [batch[0] for batch in batches] == [0, 1, 2, 0, 1, 2, 0][: len(batches)]
