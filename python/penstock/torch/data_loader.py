@@ -28,6 +28,7 @@ from ..device.place import Place, stats_of, torch_place
 from ..errors import Closed, InvalidArgument
 from ..train.torch_module import Aliased, alias
 from .accelerate import keep_loaders
+from .element_spec import spec_of_loader
 from .epoch import Iteration, PlacedIteration
 from .order import (
     Order,
@@ -382,6 +383,16 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
         if self._closed:
             facts["closed"] = True
         return shown(self, name_of(self.dataset), **facts)
+
+    @property
+    def element_spec(self) -> Any:
+        """The schema of the batches, as for `penstock.Loader`, with torch's types.
+
+        It is that of a batch that is made for it in line, by the sampler's first indices, apart
+        from all epochs: orders drawn later are the same. None: the sampler or the dataset is its
+        own iterator, whose schema is unknown before it is consumed.
+        """
+        return spec_of_loader(self)
 
     def _length_if_known(self) -> object:
         try:
