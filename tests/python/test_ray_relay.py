@@ -1,4 +1,4 @@
-"""penstock.ray.relay on a cluster of two nodes: weights of one node, read in place on the other."""
+"""Relays on a cluster of two nodes: weights that the other node reads, items that it puts."""
 
 from __future__ import annotations
 
@@ -48,16 +48,21 @@ class Reader:
         raise AssertionError(f"not seen: {value}")
 
 
-def test_readers_of_another_node_read_what_the_learner_publishes(cluster: Any) -> None:
+def node_there() -> Any:
+    """The other node's id, and a strategy to run there."""
     here = ray.get_runtime_context().get_node_id()
     (there,) = {each["NodeID"] for each in ray.nodes() if each["Alive"]} - {here}
+    return there, NodeAffinitySchedulingStrategy(there, soft=False)
+
+
+def test_readers_of_another_node_read_what_the_learner_publishes(cluster: Any) -> None:
+    there, strategy = node_there()
     parameters = train.Parameters({"w": (500, 100)})
     name = "relayed"
     train.publish(name, parameters)
     # Both nodes are this machine, where a name has one publisher.
     relay = penstock.ray.relay(name, to="relayed-there")
     try:
-        strategy = NodeAffinitySchedulingStrategy(there, soft=False)
         readers = [
             Reader.options(scheduling_strategy=strategy).remote("relayed-there") for _ in range(2)
         ]
@@ -91,3 +96,54 @@ def test_readers_of_another_node_read_what_the_learner_publishes(cluster: Any) -
         for _ in range(100):
             relay.stats()
             time.sleep(0.1)
+
+
+@ray.remote(num_cpus=0)
+class Actor:
+    """A process of another node that puts numbered items into the relayed channel."""
+
+    def __init__(self, name: str) -> None:
+        self._channel = train.attach_channel(name, timeout=60)
+
+    def put(self, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            assert self._channel.put({"number": number, "x": np.full(100, number)}, timeout=60)
+
+    def end(self) -> str:
+        """Put until the channel ends; return why."""
+        while True:
+            try:
+                self._channel.put({"number": -1}, timeout=60)
+            except penstock.Closed as error:
+                return str(error)
+
+
+def test_a_learner_gets_the_items_of_another_node(cluster: Any) -> None:
+    there, strategy = node_there()
+    channel = train.channel("gathered", capacity=1 << 20)
+    relay = penstock.ray.relay_channel("gathered", to="gathered-there")
+    try:
+        actors = [
+            Actor.options(scheduling_strategy=strategy).remote("gathered-there") for _ in range(2)
+        ]
+        puts = [each.put.remote(1000 * who, 1000) for who, each in enumerate(actors)]
+        numbers: list[int] = []
+        while len(numbers) < 2000:
+            for item in channel.get(256, timeout=60, stack=False):
+                assert set(item["x"].tolist()) == {item["number"]}  # whole
+                numbers.append(int(item["number"]))
+        ray.get(puts)
+        for who in range(2):  # of each producer in their order, nothing lost or twice
+            mine = [number for number in numbers if number // 1000 == who]
+            assert mine == list(range(1000 * who, 1000 * who + 1000))
+        while (stats := relay.stats()[there])["items"] < 2000:
+            time.sleep(0.1)
+        assert (stats["items"], stats["put"], stats["queued"]) == (2000, 2000, 0)
+        assert stats["failure"] == ""
+        assert stats["seconds"] < 60
+        # The learner ends: so does the channel on the other node.
+        channel.close()
+        assert all("has ended" in why for why in ray.get([each.end.remote() for each in actors]))
+    finally:
+        channel.close()
+        relay.close()
