@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .. import _engine
 from ..errors import Error
+from .metrics import SECONDS, Gauges
 
 NAMESPACE = "penstock"
 # Seconds: between two looks at the cluster's nodes; for one wait; between two attempts to connect.
@@ -72,12 +73,17 @@ class RelaySource:
         return {node: each.stats() for node, each in dict(self._links).items()}
 
     def _run(self) -> None:  # in a thread
+        shown = 0.0
         while True:
             alive = {each["NodeID"] for each in ray.nodes() if each["Alive"]} - {self._node}
             for node in alive - set(self._links):
                 self._links[node] = self._kind(node, self._name, self._to, self._line)
             for node in set(self._links) - alive:
                 self._links.pop(node).stop()
+            if time.monotonic() - shown > SECONDS:
+                shown = time.monotonic()
+                for each in self._links.values():
+                    each.show()
             time.sleep(_NODES)
 
 
@@ -85,11 +91,13 @@ class _Link(ABC):
     """A thread that starts an actor on one node, and moves weights or items between the two."""
 
     actor: type  # of the other node
+    part: str  # of the names of its metrics
 
     def __init__(self, node: str, name: str, to: str, line: tuple[str, bool | None]) -> None:
         self._node, self._name, self._to, self._line = node, name, to, line
         self._stop = threading.Event()
         self._counts: dict[str, Any] = {**self.begin(), "failure": "it has not begun"}
+        self._gauges = Gauges(self.part, self._counts.keys() - {"failure"}, name=name, node=node)
         threading.Thread(target=self._run, daemon=True).start()
 
     @abstractmethod
@@ -106,6 +114,10 @@ class _Link(ABC):
 
     def stats(self) -> dict[str, Any]:
         return dict(self._counts)
+
+    def show(self) -> None:
+        """Give the counts to Ray's metrics."""
+        self._gauges.show(self.stats())
 
     def stop(self) -> None:
         self._stop.set()
@@ -140,6 +152,7 @@ class _Sending(_Link):
     """Keeps one node's copy of the weights up to date."""
 
     actor = RelayCopy
+    part = "relay"
     _sender: _engine.RelaySender | None = None
 
     def begin(self) -> dict[str, Any]:
@@ -174,6 +187,7 @@ class _Taking(_Link):
     """Brings the items of one node to the learner's channel."""
 
     actor = ChannelCopy
+    part = "channel"
     _receiver: _engine.ItemReceiver | None = None
     _address = ""
 

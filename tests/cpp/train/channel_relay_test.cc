@@ -154,6 +154,37 @@ TEST_F(ChannelRelayTest, broken_connections_lose_and_repeat_nothing) {
   EXPECT_EQ(next, 3000);
 }
 
+TEST_F(ChannelRelayTest, a_message_that_is_lost_with_its_connection_is_sent_again) {
+  Channel channel(here_);
+  std::unique_ptr<Producer> producer;
+  constexpr int kCuts = 3;
+  int cuts = 0;
+  net::ConnectOptions options;
+  options.secret = kItemSecret;
+  // Called while an answer is awaited: an item is put, and nobody receives the answer.
+  options.while_waiting = [&] {
+    if (producer == nullptr || cuts == kCuts) return;
+    producer->put(an_item(1, cuts++, 5));
+    throw Error(Code::kClosed, "test", "cut");
+  };
+  ItemReceiver to(here_, sender_->address(), options);
+  EXPECT_FALSE(to.take(0.01));
+  producer = std::make_unique<Producer>(there_);
+  while (cuts < kCuts) {
+    try {
+      to.take(0.01);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kClosed) << error.what();
+    }
+  }
+  std::vector<int64_t> numbers;
+  for (int nothing = 0; nothing < 3;) {
+    nothing = to.take(0.01) ? 0 : nothing + 1;
+    for (const auto& item : seen(channel.get(10, 0))) numbers.push_back(item.number);
+  }
+  EXPECT_EQ(numbers, (std::vector<int64_t>{0, 1, 2}));
+}
+
 TEST_F(ChannelRelayTest, producers_of_the_other_host_notice_the_learner_s_end) {
   auto channel = std::make_unique<Channel>(here_);
   auto to = receiver();
