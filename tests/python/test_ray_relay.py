@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -102,8 +104,8 @@ def test_readers_of_another_node_read_what_the_learner_publishes(cluster: Any) -
 class Actor:
     """A process of another node that puts numbered items into the relayed channel."""
 
-    def __init__(self, name: str) -> None:
-        self._channel = train.attach_channel(name, timeout=60)
+    def __init__(self, name: str, reconnect: bool = False) -> None:
+        self._channel = train.attach_channel(name, timeout=60, reconnect=reconnect)
 
     def put(self, first: int, count: int) -> None:
         for number in range(first, first + count):
@@ -144,6 +146,40 @@ def test_a_learner_gets_the_items_of_another_node(cluster: Any) -> None:
         # The learner ends: so does the channel on the other node.
         channel.close()
         assert all("has ended" in why for why in ray.get([each.end.remote() for each in actors]))
+    finally:
+        channel.close()
+        relay.close()
+
+
+def test_items_go_on_when_the_relay_s_actors_were_killed(cluster: Any) -> None:
+    _, strategy = node_there()
+    channel = train.channel("restarted")
+    relay = penstock.ray.relay_channel("restarted", to="restarted-there")
+    try:
+        actor = Actor.options(scheduling_strategy=strategy).remote("restarted-there", True)
+        numbers: list[int] = []
+
+        def take_until(last: int) -> None:
+            while not numbers or numbers[-1] != last:
+                items = channel.get(256, timeout=60, stack=False)
+                assert items is not None
+                numbers.extend(int(item["number"]) for item in items)
+
+        ray.get(actor.put.remote(0, 300))
+        take_until(299)
+        assert numbers == list(range(300))
+        (source,) = {each["pid"] for each in channel.stats()["producers"] if each["alive"]}
+        os.kill(source, signal.SIGKILL)  # and the other node's actor ends with it
+        after = 300
+        while numbers[-1] < 300:  # until the new actors run, items may be lost
+            ray.get(actor.put.remote(after, 1))
+            after += 1
+            for item in channel.get(256, timeout=0.1, stack=False) or ():
+                numbers.append(int(item["number"]))
+        ray.get(actor.put.remote(after, 300))
+        take_until(after + 299)
+        assert numbers == sorted(set(numbers))  # nothing twice
+        assert numbers[-300:] == list(range(after, after + 300))
     finally:
         channel.close()
         relay.close()
