@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import ray_cluster
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ray" / "actors.py"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 
@@ -183,3 +188,16 @@ def test_items_go_on_when_the_relay_s_actors_were_killed(cluster: Any) -> None:
     finally:
         channel.close()
         relay.close()
+
+
+def test_the_example_learns_from_actors_of_all_nodes(cluster: Any) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE), "--actors", "2"],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (error,) = re.findall(r"300 updates, every weight within ([\d.]+) of the best", done.stdout)
+    assert float(error) < 0.3  # from 1
