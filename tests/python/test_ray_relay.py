@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import penstock
@@ -156,12 +157,25 @@ def test_a_learner_gets_the_items_of_another_node(cluster: Any) -> None:
         relay.close()
 
 
-def test_items_go_on_when_the_relay_s_actors_were_killed(cluster: Any) -> None:
+def processes_of(actor: str) -> set[psutil.Process]:
+    """Those of this cluster's actors of a class; another test may have a cluster."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[:1] == [f"ray::{actor}"]:
+                found.add(process)
+    return found
+
+
+@pytest.mark.parametrize("killed", ["RelaySource", "ChannelCopy"])
+def test_items_go_on_when_an_actor_of_the_relay_was_killed(cluster: Any, killed: str) -> None:
     _, strategy = node_there()
-    channel = train.channel("restarted")
-    relay = penstock.ray.relay_channel("restarted", to="restarted-there")
+    name, there = f"restarted-{killed}", f"restarted-there-{killed}"
+    channel = train.channel(name)
+    before = processes_of(killed)
+    relay = penstock.ray.relay_channel(name, to=there)
     try:
-        actor = Actor.options(scheduling_strategy=strategy).remote("restarted-there", True)
+        actor = Actor.options(scheduling_strategy=strategy).remote(there, True)
         numbers: list[int] = []
 
         def take_until(last: int) -> None:
@@ -173,8 +187,8 @@ def test_items_go_on_when_the_relay_s_actors_were_killed(cluster: Any) -> None:
         ray.get(actor.put.remote(0, 300))
         take_until(299)
         assert numbers == list(range(300))
-        (source,) = {each["pid"] for each in channel.stats()["producers"] if each["alive"]}
-        os.kill(source, signal.SIGKILL)  # and the other node's actor ends with it
+        (process,) = processes_of(killed) - before
+        process.kill()
         after = 300
         while numbers[-1] < 300:  # until the new actors run, items may be lost
             ray.get(actor.put.remote(after, 1))
