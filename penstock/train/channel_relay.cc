@@ -321,7 +321,7 @@ uint64_t ItemReceiver::put_one(std::span<std::byte> records, double timeout_s) {
   const auto header = reader.get<RecordHeader>();
   const auto spec_bytes = reader.take(header.spec_bytes);
   const uint64_t front = in_units(sizeof(header) + header.spec_bytes);
-  if (header.bytes > records.size() || header.bytes < front) {
+  if (header.bytes > records.size() || header.bytes < front || header.bytes % kRecordUnit != 0) {
     throw Error(Code::kDataLoss, kItemRelay, "a record has invalid sizes");
   }
   if (spec_ == nullptr || !std::ranges::equal(spec_->bytes(), spec_bytes)) {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <cstring>
+#include <span>
 #include <thread>
 
 #include "tests/cpp/train/channels.h"
@@ -232,6 +235,70 @@ TEST_F(ChannelRelayTest, invalid_questions_are_not_answered) {
   Producer producer(there_);
   producer.put(an_item(1, 1, 5));
   take(to, 1);
+}
+
+// What a sender answers, as on the wire.
+struct Answer {
+  uint32_t magic = 0x3149'5250, kind = 4;
+  uint64_t number = 0, items = 0;
+  uint64_t counts[5] = {};
+};
+
+// Answers each question for items with one message of these records; the connection is the test's.
+std::string error_of(const std::vector<uint64_t>& records) {
+  const Channel channel(a_name(), {.capacity = 1 << 16});
+  net::ListenOptions options;
+  options.secret = kItemSecret;
+  net::Listener listener("tcp://127.0.0.1:0", options);
+  std::thread sender([&] {
+    try {
+      const auto line = listener.accept(5);
+      for (;;) {
+        const auto question = line->receive(5);
+        if (!question) return;
+        uint32_t kind;
+        std::memcpy(&kind, question->head.data() + 4, 4);
+        const Answer answer{.number = kind == 2 ? 1u : 0u, .items = kind == 2 ? 1u : 0u};
+        const std::array body{std::as_bytes(std::span(records))};
+        line->send(std::as_bytes(std::span(&answer, 1)), std::span(body).first(kind == 2 ? 1 : 0));
+      }
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the receiver disconnects
+    }
+  });
+  net::ConnectOptions connect;
+  connect.secret = kItemSecret;
+  std::string why;
+  {
+    ItemReceiver to(channel.name(), listener.address(), connect);
+    why = message_of(Code::kDataLoss, [&] {
+      while (!to.take(1)) {
+      }
+    });
+  }
+  sender.join();
+  EXPECT_EQ(total(channel.stats()).put, 0u) << why;
+  return why;
+}
+
+TEST(ItemReceiver, records_with_invalid_sizes_or_contents_are_errors) {
+  Scratch scratch;
+  ElementSpec spec({Leaf{.name = "x", .dtype = DType::kInt64, .shape = {4}}});
+  const uint64_t spec_bytes = spec.bytes().size();
+  const uint64_t front = (sizeof(RecordHeader) + spec_bytes + 63) / 64 * 64;
+  auto record = [&](uint64_t bytes, uint64_t of_spec, uint64_t all) {
+    std::vector<uint64_t> words(all / 8, 7);
+    words[0] = bytes;
+    words[1] = of_spec;
+    std::memcpy(&words[2], spec.bytes().data(), spec_bytes);
+    return words;
+  };
+  const uint64_t whole = front + 64;
+  for (const uint64_t bytes : {uint64_t{0}, front - 64, whole + 64, whole - 8, UINT64_MAX}) {
+    EXPECT_NE(error_of(record(bytes, spec_bytes, whole)).find("invalid sizes"), std::string::npos);
+  }
+  error_of(record(whole, UINT64_MAX, whole));  // a spec beyond the message
+  error_of(record(whole, 5, whole));           // not a spec
+  error_of(record(front, spec_bytes, front));  // no values
 }
 
 }  // namespace
