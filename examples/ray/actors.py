@@ -34,9 +34,10 @@ def score(weights: np.ndarray) -> np.ndarray:
 class Actor:
     def play(self) -> None:
         rng = np.random.default_rng()
-        model = train.attach(NAME, timeout=60)
-        channel = train.attach_channel(NAME, timeout=60)
-        with contextlib.suppress(penstock.Closed):  # the learner has ended
+        # The learner has ended, perhaps before this actor began.
+        with contextlib.suppress(penstock.Closed, penstock.Timeout):
+            model = train.attach(NAME, timeout=20)
+            channel = train.attach_channel(NAME, timeout=20)
             while True:
                 half = rng.normal(0, NOISE, (PAIRS, WEIGHTS))
                 noise = np.concatenate([half, -half])
