@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,8 @@ class Mosquitto:
         self._process.wait()
 
 
+# Workers would run after all other processes of the machine otherwise.
+_RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 _RAY: dict[str, Any] = {
     "namespace": "bench",
     "log_to_driver": False,
@@ -210,9 +213,7 @@ def ray_head(room: int) -> str:
     import secrets
     import tempfile
 
-    os.environ.update(
-        RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32)
-    )
+    os.environ.update(_RAY_ENVIRONMENT, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     import ray
 
     _RAY["_temp_dir"] = tempfile.mkdtemp(prefix="ray-")
@@ -233,6 +234,42 @@ def ray_end() -> None:
 
     ray.shutdown()
     shutil.rmtree(_RAY.pop("_temp_dir"), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def ray_nodes(addresses: Sequence[str], cpus: int, room: int) -> Iterator[Any]:
+    """A cluster with a node at each address of the loopback device; its driver is at the first.
+
+    `room` is the size of a node's store in bytes.
+    """
+    import shutil
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="ray-")
+    os.environ.update(_RAY_ENVIRONMENT, RAY_AUTH_MODE="disabled", RAY_TMPDIR=folder)
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    try:
+        for address in addresses:
+            cluster.add_node(
+                num_cpus=cpus,
+                object_store_memory=room,
+                node_ip_address=address,
+                include_dashboard=False,
+            )
+        ray.init(
+            address=cluster.address,
+            _node_ip_address=addresses[0],
+            log_to_driver=False,
+            configure_logging=False,
+        )
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def ray_join(address: str) -> None:

@@ -30,6 +30,7 @@ from .remote_program import SECRET
 
 PROGRAM = "cases.remote_program"
 OURS, LIMIT = "penstock, 2 remote workers", "limit: send() and recv() of the same bytes"
+LIMIT_MADE = "limit: the same, each batch made anew"
 
 
 def item(shape: tuple[int, ...], k: int) -> Any:
@@ -111,9 +112,10 @@ def penstock_feed(size: Size) -> Figures:
         program.end()
 
 
-def plain_tcp(size: Size) -> Figures:
+def plain_tcp(size: Size, made: bool = False) -> Figures:
+    """`made`: the sender makes each batch, as ours do, so its bytes are not in the cache."""
     bytes_each = int(np.prod(size.shape)) * 4
-    program = Program(PROGRAM, "stream", bytes_each, size.count)
+    program = Program(PROGRAM, "made" if made else "stream", bytes_each, size.count)
     places = [np.zeros(tuple(size.shape), np.float32) for _ in range(size.queue)]
 
     def pieces() -> Iterator[Any]:
@@ -184,3 +186,4 @@ for case in CASES:
     case.entry("Ray, 2 actors that return arrays", "peer", "through its object store")(ray_actors)
     case.entry(LIMIT, "limit")(plain_tcp)
 LARGE.entry("Ray Data, iter_torch_batches", "peer", "in any order", quick=False)(ray_data)
+LARGE.entry(LIMIT_MADE, "limit", "by one process")(lambda size: plain_tcp(size, made=True))

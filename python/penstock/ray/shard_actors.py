@@ -17,14 +17,18 @@ import ray
 
 from .. import _engine
 from ..errors import Closed, Error, InvalidArgument, NotFound
+from .metrics import SECONDS, Gauges
 
 NAMESPACE = "penstock"
-# Seconds between two checks of a shard: whether it has been replaced; between two counts.
-_WATCH, _METRICS = 1.0, 5.0
+_WATCH = 1.0  # seconds between two checks of a shard: whether it has been replaced
 _RETRY = 5.0  # seconds until a snapshot that failed is tried again
 # Seconds that a step of a snapshot may take at all shards together: in memory; on the disk.
 _STEP, _WRITE = 10.0, 600.0
 _PIECE = 60_000  # bytes; Ray keeps larger arguments in the object store of the process that gave it
+_COUNTS = (
+    *("version", "pushes", "pulls", "repeated", "lapsed", "bytes_in", "bytes_out"),
+    *("workers", "saved_version"),
+)
 _log = logging.getLogger("penstock")
 
 
@@ -149,7 +153,10 @@ class ShardActor:
     def _watch(self, restarted: bool) -> None:  # in a thread
         while restarted and not self._restore():
             time.sleep(_WATCH)
-        counts, counted = _Counts(self._plan.name, self._number), 0.0
+        gauges = Gauges(
+            "server", (*_COUNTS, "saved_version"), server=self._plan.name, shard=str(self._number)
+        )
+        counted = 0.0
         while True:
             time.sleep(_WATCH)
             shard = self._shard
@@ -159,9 +166,10 @@ class ShardActor:
                 self._why_not = f"another process has replaced its epoch {shard.epoch}"
                 _log.warning("shard %d of %s: %s", self._number, self._plan.name, self._why_not)
                 return
-            if time.monotonic() - counted > _METRICS:
+            if time.monotonic() - counted > SECONDS:
                 counted = time.monotonic()
-                counts.show(shard.stats())
+                counts = json.loads(shard.stats())
+                gauges.show({**counts, "workers": len(counts["workers"])})
 
     def _restore(self) -> bool:
         with self._opening:
@@ -179,28 +187,6 @@ class ShardActor:
                 _log.warning("%s. Continuing from an older snapshot", damage)
             self._shard = shard
             return True
-
-
-class _Counts:
-    """A shard's counts in Ray's metrics."""
-
-    _KEYS = ("version", "pushes", "pulls", "repeated", "lapsed", "bytes_in", "bytes_out")
-
-    def __init__(self, name: str, shard: int) -> None:
-        from ray.util.metrics import Gauge
-
-        tags = {"server": name, "shard": str(shard)}
-        self._gauges = {}
-        for key in (*self._KEYS, "workers", "saved_version"):
-            gauge = Gauge(f"penstock_server_{key}", f"{key} of a shard", tuple(tags))
-            gauge.set_default_tags(tags)
-            self._gauges[key] = gauge
-
-    def show(self, text: str) -> None:
-        stats = json.loads(text)
-        for key in (*self._KEYS, "saved_version"):
-            self._gauges[key].set(stats[key])
-        self._gauges["workers"].set(len(stats["workers"]))
 
 
 class SnapshotActor:
