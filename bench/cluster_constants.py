@@ -37,7 +37,7 @@ class Feed:
         import penstock
 
         self.programs = [Program(remote.PROGRAM, "server") for _ in range(servers)]
-        addresses = [each.hear() for each in self.programs]
+        addresses = [each.read_line() for each in self.programs]
         workers = penstock.remote.workers(addresses, servers, secret=remote.SECRET)
         items = remote.Items(Size(data="", shape=[size // 4], count=1 << 20))
         self.loader = penstock.Loader(items, workers=workers, max_queue_size=4 * servers)
@@ -74,29 +74,29 @@ def served(size: int, clients: int) -> tuple[float, float, float, float]:
     program = Program("cluster_constants", "server", size // 4)
     workers = []
     try:
-        address = program.hear()
+        address = program.read_line()
         workers = [
             Program("cluster_constants", "client", size // 4, address) for _ in range(clients)
         ]
         for each in workers:
-            each.hear()  # it is ready
+            each.read_line()  # it is ready
         program.go()
-        program.hear()
+        program.read_line()
         others = Others()
         for each in workers:
             each.go()
-        spent = [json.loads(each.hear()) for each in workers]
+        spent = [json.loads(each.read_line()) for each in workers]
         program.go()
-        server = float(program.hear())
+        server = float(program.read_line())
         disturbances.append(others.share())
         rounds = sum(each["rounds"] for each in spent)
         rate = sum(each["rounds"] / each["seconds"] for each in spent)
         cpu = sum(each["cpu"] for each in spent)
         for each in workers:
             each.go()
-        beats = sum(json.loads(each.hear()) for each in workers)
+        beats = sum(json.loads(each.read_line()) for each in workers)
         program.go()
-        beat = float(program.hear()) / beats
+        beat = float(program.read_line()) / beats
         return rate, cpu / rounds, server / rounds, beat
     finally:
         for each in [*workers, program]:

@@ -106,7 +106,7 @@ class Program:
             text=True,
         )
 
-    def hear(self) -> str:
+    def read_line(self) -> str:
         """Wait for its next line; empty if it has ended."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
@@ -204,10 +204,10 @@ _RAY: dict[str, Any] = {
 }
 
 
-def ray_head(room: int) -> str:
+def ray_head(store_bytes: int) -> str:
     """Start a cluster of this process, until `ray_end`; return its address.
 
-    `room` is the size of its store in bytes. Its processes authenticate by a token, which ray reads
+    `store_bytes` is the size of its store. Its processes authenticate by a token, which ray reads
     from the environment when it is imported.
     """
     import secrets
@@ -221,7 +221,7 @@ def ray_head(room: int) -> str:
         address="local",
         num_cpus=4,
         include_dashboard=False,
-        object_store_memory=room,
+        object_store_memory=store_bytes,
         **_RAY,
     )
     return str(begun.address_info["gcs_address"])
@@ -237,10 +237,10 @@ def ray_end() -> None:
 
 
 @contextlib.contextmanager
-def ray_nodes(addresses: Sequence[str], cpus: int, room: int) -> Iterator[Any]:
+def ray_nodes(addresses: Sequence[str], cpus: int, store_bytes: int) -> Iterator[Any]:
     """A cluster with a node at each address of the loopback device; its driver is at the first.
 
-    `room` is the size of a node's store in bytes.
+    `store_bytes` is the size of a node's store.
     """
     import shutil
     import tempfile
@@ -255,7 +255,7 @@ def ray_nodes(addresses: Sequence[str], cpus: int, room: int) -> Iterator[Any]:
         for address in addresses:
             cluster.add_node(
                 num_cpus=cpus,
-                object_store_memory=room,
+                object_store_memory=store_bytes,
                 node_ip_address=address,
                 include_dashboard=False,
             )

@@ -100,8 +100,8 @@ def trained(size: Size, batches: Callable[[], Any], datasets: Any = None) -> Fig
     return {"rate": sum(epoch[2] for rank in ranks for epoch in rank) / (ended - began)}
 
 
-def on_a_cluster(run: Callable[[], Figures], room: int) -> Figures:
-    ray_head(room)
+def on_a_cluster(run: Callable[[], Figures], store_bytes: int) -> Figures:
+    ray_head(store_bytes)
     try:
         return run()
     finally:

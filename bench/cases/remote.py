@@ -104,7 +104,7 @@ def penstock_feed(size: Size) -> Figures:
 
     program = Program(PROGRAM, "server")
     try:
-        remote = penstock.remote.workers(program.hear(), WORKERS, secret=SECRET)
+        remote = penstock.remote.workers(program.read_line(), WORKERS, secret=SECRET)
         loader = penstock.Loader(Items(size), workers=remote, max_queue_size=size.queue)
         with closing(loader) as feed:
             return measure(size, lambda: feed)
@@ -128,7 +128,7 @@ def plain_tcp(size: Size, made: bool = False) -> Figures:
             yield place
 
     try:
-        with socket.create_connection(("127.0.0.1", int(program.hear()))) as connection:
+        with socket.create_connection(("127.0.0.1", int(program.read_line()))) as connection:
             return measure(size, pieces, numbered=False)
     finally:
         program.end()

@@ -242,7 +242,7 @@ void ItemReceiver::connect() {
                                             .session = session_,
                                             .capacity = shape->capacity,
                                             .when_full = shape->when_full}));
-  hear(kItemsS);
+  receive_counts(kItemsS);
 }
 
 // The learner has ended: the other host's producers are to notice that as this host's do.
@@ -264,7 +264,7 @@ bool ItemReceiver::ask(double timeout_s) {
                               .session = session_,
                               .taken = taken_,
                               .most = std::clamp<uint64_t>(most, 1, kMaxMessageItems)}));
-  const auto [items, bytes] = hear(timeout_s);
+  const auto [items, bytes] = receive_counts(timeout_s);
   if (items == 0) return false;
   records_.resize(bytes / sizeof(uint64_t));
   connection_->receive_body(std::as_writable_bytes(std::span(records_)));
@@ -277,7 +277,7 @@ bool ItemReceiver::ask(double timeout_s) {
 }
 
 // The items of the next answer, and the bytes of its body.
-std::pair<uint64_t, uint64_t> ItemReceiver::hear(double timeout_s) {
+std::pair<uint64_t, uint64_t> ItemReceiver::receive_counts(double timeout_s) {
   const auto message = connection_->receive(std::max(timeout_s, kItemsS));
   if (!message) throw Error(Code::kClosed, kItemRelay, address_ + " left");
   const auto head = item_head<ItemsHead>(*message);

@@ -86,7 +86,7 @@ class ItemReceiver {
   void attach(double timeout_s);
   void connect();
   bool ask(double timeout_s);
-  std::pair<uint64_t, uint64_t> hear(double timeout_s);
+  std::pair<uint64_t, uint64_t> receive_counts(double timeout_s);
   bool put_rest(double timeout_s);
   uint64_t put_one(std::span<std::byte> records, double timeout_s);
   void end_session() noexcept;

@@ -164,7 +164,7 @@ TEST_F(ChannelRelayTest, a_message_that_is_lost_with_its_connection_is_sent_agai
   int cuts = 0;
   net::ConnectOptions options;
   options.secret = kItemSecret;
-  // Called while an answer is awaited: an item is put, and nobody receives the answer.
+  // Called while an answer is awaited: an item is put, and its answer is received by no one.
   options.while_waiting = [&] {
     if (producer == nullptr || cuts == kCuts) return;
     producer->put(an_item(1, cuts++, 5));
