@@ -157,7 +157,8 @@ def test_a_file_that_is_open_for_writing_says_so(tmp_path):
     write = (
         "import h5py, sys; file = h5py.File(sys.argv[1], 'w', libver='latest');"
         "file.create_dataset('X', data=range(9), chunks=(4,), maxshape=(None,));"
-        "sys.argv[2] == 'swmr' and setattr(file, 'swmr_mode', True); print('open', flush=True); sys.stdin.readline()"
+        "sys.argv[2] == 'swmr' and setattr(file, 'swmr_mode', True);"
+        "print('open', flush=True); sys.stdin.readline()"
     )
     for mode in ("swmr", "plain"):
         command = [sys.executable, "-c", write, str(path), mode]
@@ -182,7 +183,7 @@ def test_an_open_file_with_a_link_that_leads_nowhere_is_refused_by_name(tmp_path
         file["X"] = np.arange(3)
         file["gone"] = h5py.SoftLink("/nowhere")
         file["away"] = h5py.ExternalLink("none.h5", "X")
-        with pytest.raises(penstock.errors.InvalidArgument, match="{'X': 'X'}"):
+        with pytest.raises(penstock.errors.InvalidArgument, match=r"{'X': 'X'}"):
             Dataset.arrays(file)
 
 
