@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import types
 from pathlib import Path
@@ -288,6 +289,41 @@ def test_closing_in_the_middle_of_a_copy_waits_for_it(cuda):
         next(iter(feed))
 
 
+@pytest.mark.parametrize("device", [None, "cuda:0"])
+def test_another_thread_may_close_while_batches_are_taken(cuda, device):
+    cuda.set("copy_us", 3000)
+    for _ in range(4):
+        feed = penstock.torch.feed(numbers(1 << 14), device=device, workers=2)
+        ended = []
+
+        def take(feed=feed, ended=ended):
+            try:
+                for _ in feed:
+                    time.sleep(0.001)
+                ended.append("silently")
+            except penstock.Closed:
+                ended.append("closed")
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        time.sleep(0.02)
+        feed.close()
+        thread.join(10)
+        assert ended == ["closed"]
+
+
+@pytest.mark.parametrize("taken", [1, 6])
+def test_a_later_iteration_ends_an_earlier_one_with_an_error(cuda, taken):
+    with penstock.torch.feed(numbers(), device="cuda:0", workers=2) as feed:
+        outer = iter(feed)
+        for _ in range(taken):
+            next(outer)
+        time.sleep(0.1)
+        assert len(list(feed)) == 8
+        with pytest.raises(penstock.InvalidArgument, match="overtaken"):
+            next(outer)
+
+
 def test_a_worker_may_be_killed_while_its_batch_is_copied(cuda):
     cuda.set("copy_us", 20_000)
     with penstock.torch.DataLoader(
@@ -353,6 +389,7 @@ def test_feeds_have_their_batches_each_on_its_device(cuda):
     ]
     assert [firsts(batches) for batches in mine] == [[0, 16, 32, 48], [8, 24, 40, 56]]
     assert [each["device"]["copies"] for each in stats] == [4, 4]
+    assert [each["device"]["gathered_bytes"] for each in stats] == [0, 0]
 
 
 def test_feeds_need_a_device_for_each(cuda):

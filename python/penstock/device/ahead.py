@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..errors import InvalidArgument
+
 if TYPE_CHECKING:
     from ..loader import Loader
 
@@ -31,6 +33,8 @@ class Ahead:
         # Each with the position before it.
         self._sent: deque[tuple[str, Any]] = deque()
         self._unsent: tuple[str, Any] | None = None  # there is no device memory for it yet
+        self._sending = ""
+        self._runs = 0
         self._delivered = False  # a batch, ever
 
     @property
@@ -42,8 +46,7 @@ class Ahead:
     @property
     def sending(self) -> str:
         """The position before the batch that is sent now, as JSON."""
-        assert self._unsent is not None
-        return self._unsent[0]
+        return self._sending
 
     def forget(self) -> None:
         """Drop batches in transfer: another iteration begins, or the position was set."""
@@ -73,6 +76,7 @@ class Ahead:
             Makes the consumer's batch of the result of `send`, when the consumer asks for it.
         """
         self.forget()
+        self._runs += 1
         return self._run(loader, batches, epoch, send, deliver)
 
     def _run(
@@ -83,7 +87,7 @@ class Ahead:
         send: Callable[[Any], Any],
         deliver: Callable[[Any], Any] | None,
     ) -> Iterator[Any]:
-        sent = self._sent
+        sent, run = self._sent, self._runs
         error: BaseException | None = None
         over = False
         while sent is self._sent:
@@ -111,6 +115,17 @@ class Ahead:
             del batch
         if error is not None:
             raise error
+        if sent is not self._sent:  # dropped, perhaps by another thread: the host tells why
+            if sent:
+                loader()._core.check_open()
+                if run != self._runs:
+                    raise InvalidArgument(
+                        "this iteration was overtaken: a later one was begun before its end, and "
+                        "its batches in transfer were dropped. Nested loops need a Loader for each "
+                        "iteration",
+                        "Loader",
+                    )
+            next(batches, None)
 
     def _wants_more(self, loader: Loader) -> bool:
         if not self._sent:
@@ -121,8 +136,11 @@ class Ahead:
 
     def _sends(self, send: Callable[[Any], Any]) -> bool:
         """Send the next batch. False: the device has no memory for it now."""
-        assert self._unsent is not None
-        before, batch = self._unsent
+        unsent = self._unsent
+        if unsent is None:  # close() of another thread
+            return False
+        before, batch = unsent
+        self._sending = before
         try:
             self._sent.append((before, send(batch)))
         except MemoryError:

@@ -201,6 +201,22 @@ bool is_pinned(const char* from, size_t bytes) {
   return from + bytes <= range->first + range->second.bytes;
 }
 
+// Copies into device memory; counts "copies to freed memory" instead if there is none any more.
+void copy_in(char* to, const char* from, size_t bytes) {
+  World& all = world();
+  {
+    std::lock_guard lock(all.mutex);
+    auto range = all.memory.upper_bound(to);
+    const bool there =
+        range != all.memory.begin() && (--range, to + bytes <= range->first + range->second);
+    if (!there) {
+      add("copies to freed memory", 1);
+      return;
+    }
+  }
+  std::memcpy(to, from, bytes);
+}
+
 // `clock_ms` moves the clock, for tests of long runs. Read for each event: without a lock.
 std::atomic<long> clock_ms{0};
 
@@ -450,7 +466,7 @@ EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, voi
   if (is_pinned(source, bytes)) {
     stream->push([=] {
       pause_us(us);
-      std::memcpy(target, source, bytes);
+      copy_in(target, source, bytes);
     });
     return kSuccess;
   }
@@ -459,7 +475,7 @@ EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, voi
   auto staged = std::make_shared<std::vector<char>>(source, source + bytes);
   stream->push([=] {
     pause_us(us);
-    std::memcpy(target, staged->data(), bytes);
+    copy_in(target, staged->data(), bytes);
   });
   return kSuccess;
 }
