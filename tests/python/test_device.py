@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 import types
 from pathlib import Path
@@ -287,41 +286,6 @@ def test_closing_in_the_middle_of_a_copy_waits_for_it(cuda):
     assert batch["y"].numpy().tolist() == list(range(8))
     with pytest.raises(penstock.Closed):
         next(iter(feed))
-
-
-@pytest.mark.parametrize("device", [None, "cuda:0"])
-def test_another_thread_may_close_while_batches_are_taken(cuda, device):
-    cuda.set("copy_us", 3000)
-    for _ in range(4):
-        feed = penstock.torch.feed(numbers(1 << 14), device=device, workers=2)
-        ended = []
-
-        def take(feed=feed, ended=ended):
-            try:
-                for _ in feed:
-                    time.sleep(0.001)
-                ended.append("silently")
-            except penstock.Closed:
-                ended.append("closed")
-
-        thread = threading.Thread(target=take)
-        thread.start()
-        time.sleep(0.02)
-        feed.close()
-        thread.join(10)
-        assert ended == ["closed"]
-
-
-@pytest.mark.parametrize("taken", [1, 6])
-def test_a_later_iteration_ends_an_earlier_one_with_an_error(cuda, taken):
-    with penstock.torch.feed(numbers(), device="cuda:0", workers=2) as feed:
-        outer = iter(feed)
-        for _ in range(taken):
-            next(outer)
-        time.sleep(0.1)
-        assert len(list(feed)) == 8
-        with pytest.raises(penstock.InvalidArgument, match="overtaken"):
-            next(outer)
 
 
 def test_a_worker_may_be_killed_while_its_batch_is_copied(cuda):

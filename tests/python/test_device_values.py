@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
+from penstock.device.functions import Worked  # noqa: E402
 
 
 class Made:
@@ -110,6 +113,35 @@ def test_other_objects_stay_as_they_are(cuda):
     assert [type(batch["day"]) for batch in got] == [Day] * 3
     assert [batch["x"].shape for batch in got] == [(0,)] * 3
     assert [batch["big"].numpy().tolist() for batch in got] == [[i, i] for i in range(3)]
+
+
+class OnDevice:
+    """A tensor of a device, by the address of its memory."""
+
+    is_cuda = True
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def untyped_storage(self):
+        return types.SimpleNamespace(data_ptr=lambda: self.address)
+
+    def clone(self) -> OnDevice:
+        return OnDevice(self.address + 1)
+
+
+def test_results_of_functions_have_memory_of_their_own_in_objects_too(monkeypatch):
+    stream = types.SimpleNamespace(record_event=lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+
+    def applied(batch, rows):
+        return Fields(batch["x"], "f"), Encoding(x=batch["x"], new=OnDevice(7)), batch
+
+    way = Worked(types.SimpleNamespace(applied=applied), lambda: None, dict, dict, "cuda:0")
+    (fields, encoding, plain), _ = way.send({"x": OnDevice(1)})
+    assert [each.address for each in (fields.x, encoding["x"], plain["x"])] == [2, 2, 2]
+    assert encoding["new"].address == 7
 
 
 def test_feeds_on_the_cpu_have_tensors_and_those_without_a_device_arrays():
