@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-import penstock  # noqa: E402
-import penstock.torch  # noqa: E402
+import penstock
+import penstock.torch
 
 
 def numbers(n: int = 64):
