@@ -52,3 +52,15 @@ def test_a_later_iteration_ends_an_earlier_one_with_an_error(cuda, taken):
         assert len(list(feed)) == 8
         with pytest.raises(penstock.InvalidArgument, match="overtaken"):
             next(outer)
+
+
+def test_batches_in_transfer_are_dropped_when_the_position_is_set(cuda):
+    cuda.set("device_memory", 2 * 64 * 1024)  # two batches
+    with penstock.torch.feed(numbers(), device="cuda:0", workers=2) as feed:
+        kept = iter(feed)
+        next(kept)
+        state = feed.state()
+        time.sleep(0.1)
+        next(kept)
+        feed.restore(state)
+        assert [int(batch["y"].numpy()[0]) for batch in feed] == list(range(8, 64, 8))

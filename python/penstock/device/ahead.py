@@ -49,7 +49,18 @@ class Ahead:
         return self._sending
 
     def forget(self) -> None:
-        """Drop batches in transfer: another iteration begins, or the position was set."""
+        """Drop batches in transfer: another iteration begins, or the position was set.
+
+        REQUIRED: no other thread iterates.
+        """
+        self._sent.clear()
+        self.leave()
+
+    def leave(self) -> None:
+        """End the iteration, which drops its batches when it is asked for the next one.
+
+        Any thread may call it.
+        """
         self._sent, self._unsent = deque(), None
 
     def run(
@@ -89,7 +100,7 @@ class Ahead:
     ) -> Iterator[Any]:
         sent, run = self._sent, self._runs
         error: BaseException | None = None
-        over = False
+        over, in_transfer = False, 0
         while sent is self._sent:
             while not over and self._wants_more(loader()):
                 # Request nothing from an epoch that has ended: its hooks must run after its last
@@ -107,16 +118,12 @@ class Ahead:
             if not sent:
                 break
             self._delivered = True
-            batch = sent[0][1]
-            if deliver is not None:
-                batch = deliver(batch)  # if it raises, the position is this batch
-            sent.popleft()
-            yield batch
-            del batch
+            in_transfer = len(sent) - 1
+            yield _first(sent, deliver)  # no variable keeps it: the consumer may drop it
         if error is not None:
             raise error
         if sent is not self._sent:  # dropped, perhaps by another thread: the host tells why
-            if sent:
+            if in_transfer:
                 loader()._core.check_open()
                 if run != self._runs:
                     raise InvalidArgument(
@@ -150,6 +157,15 @@ class Ahead:
             return False
         self._unsent = None
         return True
+
+
+def _first(sent: deque[tuple[str, Any]], deliver: Callable[[Any], Any] | None) -> Any:
+    """Deliver the first batch; if that raises, the position is this batch."""
+    batch = sent[0][1]
+    if deliver is not None:
+        batch = deliver(batch)
+    sent.popleft()
+    return batch
 
 
 def _is_over(loader: Loader, epoch: int | None) -> bool:

@@ -141,7 +141,7 @@ class TensorLoader(StagedLoader):
     def close(self) -> None:
         """End the workers, and wait for copies in flight. Held batches stay valid."""
         super().close()  # first: a running iteration raises Closed
-        self._ahead.forget()
+        self._ahead.leave()
         if self._place is not None:
             self._place.close()
 
