@@ -109,16 +109,16 @@ void Slot::wait_for_space(uint32_t word) {
   }
 }
 
-// `write` writes the result into the task.
-template <class Write>
-bool Slot::finish(ResultKind kind, uint64_t payload_bytes, const Write& write) {
+// `fill` writes the rest of the result into the task.
+template <class Fill>
+bool Slot::finish(ResultKind kind, uint64_t payload_bytes, const Fill& fill) {
   finished_ = true;
   taken_away_ = !ring_.begin_result(claim_);
   if (taken_away_) return false;
   Task& task = *claim_.task;
   task.kind = kind;
   task.bytes = payload_bytes;
-  write(task);
+  fill(task);
   ring_.finish(claim_);
   return true;
 }
