@@ -2,6 +2,7 @@
 # usage: measures.sh [COMMIT...]: files and lines of each part of the tree, by default at HEAD.
 #        measures.sh --purposes [COMMIT]: the lines of each part by what they are for.
 #        measures.sh --first [COMMIT]: lines and path of each file without tests that does what the first commit did.
+#        measures.sh --first-tests [COMMIT]: the same for the tests of it.
 # docs/design/measures.md keeps what both print.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,7 +34,7 @@ LIST
 }
 
 # Lines by purpose at commit $1. $2 is "table": a row for each purpose, a column for each part. Or "first": lines and path of
-# each file of what the first commit did, without tests.
+# each file of what the first commit did, without tests. Or "first-tests": the same of its tests.
 by_purpose() {
   git archive "$1" penstock python/bindings python/penstock tests | tar -x -C "$work"
   (cd "$work" && find penstock python tests -type f \( -path 'tests/*' -not -regex '.*\.\(h\|cc\|txt\|cmake\|py\)' -o -print0 \)) |
@@ -49,12 +50,12 @@ by_purpose() {
       part = $2 ~ /^penstock/ ? 1 : $2 ~ /^python\/bindings/ ? 2 : $2 ~ /^python\/penstock/ ? 3 : $2 ~ /\.py$/ ? 5 : $2 ~ /^tests/ ? 4 : 0
       if (part == 0) next
       for (i = 1; i <= count; ++i) if ($2 ~ pattern[i]) break
-      if (print_what == "first" && i == count + 1 && part <= 3) print $1, $2
+      if (i == count + 1 && print_what == (part <= 3 ? "first" : "first-tests")) print $1, $2
       sum[i, part] += $1
       sum[count + 2, part] += $1
     }
     END {
-      if (print_what == "first") exit
+      if (print_what != "table") exit
       print "| lines for | engine | bindings | Python | tests in C++ | tests in Python |"
       print "|---|---|---|---|---|---|"
       for (i = 1; i <= count + 2; ++i) {
@@ -69,7 +70,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 case "${1:-}" in
   --purposes) by_purpose "${2:-HEAD}" table && exit ;;
-  --first) by_purpose "${2:-HEAD}" first | LC_ALL=C sort -k 2 && exit ;;
+  --first | --first-tests) by_purpose "${2:-HEAD}" "${1#--}" | LC_ALL=C sort -k 2 && exit ;;
 esac
 commits=("${@:-HEAD}")
 printf '| part |'
