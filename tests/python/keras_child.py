@@ -472,23 +472,7 @@ def a_dataset_without_end_goes_in():
         assert data.ended == 3
 
 
-def an_exception_comes_out_of_fit():
-    class Broken(Batches):
-        def __getitem__(self, index):
-            if index == 4:
-                raise KeyError("number four")
-            return super().__getitem__(index)
-
-    recorder = Recorder()
-    model = model_of(recorder)
-    with (
-        penstock.keras.feed(Broken(), workers=2) as feed,
-        pytest.raises(Exception, match="number four"),  # TensorFlow wraps it
-    ):
-        model.fit(feed, epochs=1, verbose=0)
-
-
-def an_exception_says_where_it_was_raised():
+def an_exception_comes_out_of_fit_and_says_where_it_was_raised():
     class Broken(Batches):
         def __getitem__(self, index):
             if index == 4:
