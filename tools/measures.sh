@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # usage: measures.sh [COMMIT...]: files and lines of each part of the tree, by default at HEAD.
 #        measures.sh --purposes [COMMIT]: the lines of each part by what they are for.
+#        measures.sh --first [COMMIT]: lines and path of each file without tests that does what the first commit did.
+#        measures.sh --first-tests [COMMIT]: the same for the tests of it.
 # docs/design/measures.md keeps what both print.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,11 +33,12 @@ formats	arrow|parquet|hdf5|(^|[\/_])tar[._]|np[yz]|file_rows|row_groups|chunked_
 LIST
 }
 
-# A table of lines at commit $1: a row for each purpose, a column for each part.
+# Lines by purpose at commit $1. $2 is "table": a row for each purpose, a column for each part. Or "first": lines and path of
+# each file of what the first commit did, without tests. Or "first-tests": the same of its tests.
 by_purpose() {
   git archive "$1" penstock python/bindings python/penstock tests | tar -x -C "$work"
   (cd "$work" && find penstock python tests -type f \( -path 'tests/*' -not -regex '.*\.\(h\|cc\|txt\|cmake\|py\)' -o -print0 \)) |
-    (cd "$work" && xargs -0 wc -l) | awk -v list="$(purposes)" '
+    (cd "$work" && xargs -0 wc -l) | awk -v list="$(purposes)" -v print_what="$2" '
     BEGIN {
       count = split(list, lines, "\n")
       for (i = 1; i <= count; ++i) { split(lines[i], pair, "\t"); name[i] = pair[1]; pattern[i] = pair[2] }
@@ -47,10 +50,12 @@ by_purpose() {
       part = $2 ~ /^penstock/ ? 1 : $2 ~ /^python\/bindings/ ? 2 : $2 ~ /^python\/penstock/ ? 3 : $2 ~ /\.py$/ ? 5 : $2 ~ /^tests/ ? 4 : 0
       if (part == 0) next
       for (i = 1; i <= count; ++i) if ($2 ~ pattern[i]) break
+      if (i == count + 1 && print_what == (part <= 3 ? "first" : "first-tests")) print $1, $2
       sum[i, part] += $1
       sum[count + 2, part] += $1
     }
     END {
+      if (print_what != "table") exit
       print "| lines for | engine | bindings | Python | tests in C++ | tests in Python |"
       print "|---|---|---|---|---|---|"
       for (i = 1; i <= count + 2; ++i) {
@@ -63,10 +68,10 @@ by_purpose() {
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-if [ "${1:-}" = --purposes ]; then
-  by_purpose "${2:-HEAD}"
-  exit
-fi
+case "${1:-}" in
+  --purposes) by_purpose "${2:-HEAD}" table && exit ;;
+  --first | --first-tests) by_purpose "${2:-HEAD}" "${1#--}" | LC_ALL=C sort -k 2 && exit ;;
+esac
 commits=("${@:-HEAD}")
 printf '| part |'
 for commit in "${commits[@]}"; do printf ' %s |' "$(git rev-parse --short "$commit")"; done

@@ -80,7 +80,30 @@ Regions& all_regions() {
   return one;
 }
 
+// Reserves `bytes` of address space, or if there are fewer, half of them and so on down to `least`;
+// `bytes` becomes what was reserved. nullptr: there are fewer than `least`.
+void* reserve_mapping(const os::Fd& fd, size_t& bytes, size_t least, bool shared) {
+  void* base = os::reserve_mapping(fd.get(), bytes, shared);
+  while (base == nullptr && bytes > least) {
+    bytes = std::max(round_up(bytes / 2, kUnit), least);
+    base = os::reserve_mapping(fd.get(), bytes, shared);
+  }
+  return base;
+}
+
 }  // namespace
+
+// Owns the mapping from the start: it is unmapped if there is no memory for the Region.
+std::shared_ptr<Region> Region::make(Kind kind, os::Fd fd, void* base, size_t reserve,
+                                     bool creator) {
+  try {
+    return std::make_shared<Region>(Token{}, kind, std::move(fd), static_cast<std::byte*>(base),
+                                    reserve, creator);
+  } catch (...) {
+    os::unmap(base, reserve);
+    throw;
+  }
+}
 
 std::shared_ptr<Region> Region::create(Kind kind, size_t reserve) {
   bool shared = kind == Kind::kShared;
@@ -88,24 +111,13 @@ std::shared_ptr<Region> Region::create(Kind kind, size_t reserve) {
   if (shared) fd = os::memory_file("penstock", kUnit);
   size_t bytes = reserve == 0 ? kLargestReserve : std::max(round_up(reserve, kUnit), 2 * kUnit);
   size_t least = reserve == 0 ? kSmallestReserve : bytes;
-  void* base = os::reserve_mapping(fd.get(), bytes, shared);
-  while (base == nullptr && bytes / 2 >= least) {
-    bytes /= 2;
-    base = os::reserve_mapping(fd.get(), bytes, shared);
-  }
+  void* base = reserve_mapping(fd, bytes, least, shared);
   if (base == nullptr) {
     throw Error::from_errno(
         errno, "Region::create",
         "cannot reserve " + std::to_string(bytes) + " bytes of address space (see ulimit -v)");
   }
-  std::shared_ptr<Region> region;
-  try {
-    region = std::make_shared<Region>(Token{}, kind, std::move(fd), static_cast<std::byte*>(base),
-                                      bytes, true);
-  } catch (...) {
-    os::unmap(base, bytes);
-    throw;
-  }
+  std::shared_ptr<Region> region = make(kind, std::move(fd), base, bytes, true);
   if (int error_number = os::populate_write(base, os::page_size(), region->fd(), 0)) {
     throw Error(Code::kOutOfMemory, "Region::create",
                 "no memory for the first page: " + std::to_string(error_number));
@@ -148,23 +160,12 @@ std::shared_ptr<Region> Region::open(int fd) {
   }
 
   size_t bytes = reserve;
-  void* base = os::reserve_mapping(own.get(), bytes, true);
-  while (base == nullptr && bytes > committed) {
-    bytes = std::max(round_up(bytes / 2, kUnit), static_cast<size_t>(committed));
-    base = os::reserve_mapping(own.get(), bytes, true);
-  }
+  void* base = reserve_mapping(own, bytes, committed, true);
   if (base == nullptr) {
     throw Error::from_errno(errno, "Region::open",
                             "cannot map " + std::to_string(committed) + " bytes (see ulimit -v)");
   }
-  std::shared_ptr<Region> region;
-  try {
-    region = std::make_shared<Region>(Token{}, Kind::kShared, std::move(own),
-                                      static_cast<std::byte*>(base), bytes, false);
-  } catch (...) {
-    os::unmap(base, bytes);
-    throw;
-  }
+  std::shared_ptr<Region> region = make(Kind::kShared, std::move(own), base, bytes, false);
   all_regions().add(*region, region);
   return region;
 }

@@ -120,6 +120,8 @@ class Region final : private ForkAware {
   bool inherited() const noexcept { return inherited_.load(std::memory_order_relaxed); }
 
  private:
+  static std::shared_ptr<Region> make(Kind kind, os::Fd fd, void* base, size_t reserve,
+                                      bool creator);
   void after_fork_in_child() noexcept override;
   RegionHeader* header() const noexcept;
   bool headroom_for(size_t bytes) noexcept;

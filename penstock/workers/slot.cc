@@ -109,51 +109,44 @@ void Slot::wait_for_space(uint32_t word) {
   }
 }
 
-bool Slot::begin_result() {
+// `fill` writes the rest of the result into the task.
+template <class Fill>
+bool Slot::finish(ResultKind kind, uint64_t payload_bytes, const Fill& fill) {
   finished_ = true;
   taken_away_ = !ring_.begin_result(claim_);
-  return !taken_away_;
+  if (taken_away_) return false;
+  Task& task = *claim_.task;
+  task.kind = kind;
+  task.bytes = payload_bytes;
+  fill(task);
+  ring_.finish(claim_);
+  return true;
 }
 
 bool Slot::finish_inline(ResultKind kind, uint64_t payload_bytes,
                          std::span<const std::byte> packet) {
-  if (!begin_result()) return false;
-  Task& task = *claim_.task;
-  task.kind = kind;
-  task.bytes = payload_bytes;
-  task.length = static_cast<uint32_t>(packet.size());
-  std::copy(packet.begin(), packet.end(), task.packet);
-  ring_.finish(claim_);
-  return true;
+  return finish(kind, payload_bytes, [&](Task& task) {
+    task.length = static_cast<uint32_t>(packet.size());
+    std::copy(packet.begin(), packet.end(), task.packet);
+  });
 }
 
 bool Slot::finish_block(ResultKind kind, uint64_t payload_bytes, const BlockRef& block,
                         uint32_t packet_bytes) {
-  if (!begin_result()) return false;
-  Task& task = *claim_.task;
-  task.kind = kind;
-  task.bytes = payload_bytes;
-  task.length = packet_bytes;
-  task.block = block;
-  ring_.finish(claim_);
-  return true;
+  return finish(kind, payload_bytes, [&](Task& task) {
+    task.length = packet_bytes;
+    task.block = block;
+  });
 }
 
 bool Slot::finish_object(ResultKind kind, uint64_t payload_bytes, void* object) {
-  if (!begin_result()) return false;
-  Task& task = *claim_.task;
-  task.kind = kind;
-  task.bytes = payload_bytes;
-  task.object = reinterpret_cast<uint64_t>(object);
-  ring_.finish(claim_);
-  return true;
+  return finish(kind, payload_bytes,
+                [&](Task& task) { task.object = reinterpret_cast<uint64_t>(object); });
 }
 
 bool Slot::finish_spill(ResultKind kind, uint64_t payload_bytes, std::unique_ptr<Spill> spill) {
-  if (!begin_result()) return false;
-  write_spill(*claim_.task, kind, payload_bytes, std::move(spill));
-  ring_.finish(claim_);
-  return true;
+  return finish(kind, payload_bytes,
+                [&](Task& task) { write_spill(task, kind, payload_bytes, std::move(spill)); });
 }
 
 void write_spill(Task& task, ResultKind kind, uint64_t payload_bytes,

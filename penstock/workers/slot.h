@@ -126,7 +126,8 @@ class Slot {
   uint64_t waited_ns() const { return waited_ns_; }  // for space
 
  private:
-  bool begin_result();
+  template <class Fill>
+  bool finish(ResultKind kind, uint64_t payload_bytes, const Fill& fill);
   void propose(uint32_t word, std::span<const std::byte> layout, uint64_t bytes, uint32_t row);
   void wait_for_space(uint32_t word);
 

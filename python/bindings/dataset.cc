@@ -149,7 +149,24 @@ void bind_plan(nb::module_& m) {
   m.attr("ENDLESS") = kEndless;
 }
 
+// A stage that takes a function of an element: "NAME_op" with a native one, "NAME_python" with one
+// of Python.
+void bind_function(nb::class_<Dataset>& dataset, const std::string& name,
+                   Dataset (Dataset::*stage)(OpRef) const) {
+  dataset.def((name + "_op").c_str(), [stage](const Dataset& d, std::shared_ptr<Op> op) {
+    return (d.*stage)(std::move(op));
+  });
+  dataset.def((name + "_python").c_str(),
+              [stage](const Dataset& d, const UserObjectOwner& function, std::string title) {
+                return (d.*stage)(std::make_shared<PythonOp>(function.shared(), std::move(title)));
+              });
+}
+
 void bind_transformations(nb::class_<Dataset>& dataset) {
+  bind_function(dataset, "map", &Dataset::map);
+  bind_function(dataset, "filter", &Dataset::filter);
+  bind_function(dataset, "take_while", &Dataset::take_while);
+  bind_function(dataset, "unique", &Dataset::unique);
   dataset.def("take", &Dataset::take)
       .def("skip", &Dataset::skip)
       .def("shard",
@@ -164,34 +181,11 @@ void bind_transformations(nb::class_<Dataset>& dataset) {
              return d.shuffle({.seed = seed, .reshuffle = reshuffle});
            })
       .def("enumerate", &Dataset::enumerate)
-      .def("map_op", [](const Dataset& d, std::shared_ptr<Op> op) { return d.map(std::move(op)); })
-      .def("map_python",
-           [](const Dataset& d, const UserObjectOwner& function, std::string title) {
-             return d.map(std::make_shared<PythonOp>(function.shared(), std::move(title)));
-           })
-      .def("filter_op",
-           [](const Dataset& d, std::shared_ptr<Op> op) { return d.filter(std::move(op)); })
-      .def("filter_python",
-           [](const Dataset& d, const UserObjectOwner& function, std::string title) {
-             return d.filter(std::make_shared<PythonOp>(function.shared(), std::move(title)));
-           })
-      .def("take_while_op",
-           [](const Dataset& d, std::shared_ptr<Op> op) { return d.take_while(std::move(op)); })
-      .def("take_while_python",
-           [](const Dataset& d, const UserObjectOwner& function, std::string title) {
-             return d.take_while(std::make_shared<PythonOp>(function.shared(), std::move(title)));
-           })
       .def("shuffle_buffer",
            [](const Dataset& d, uint64_t seed, uint64_t buffer, bool reshuffle) {
              return d.shuffle({.seed = seed, .reshuffle = reshuffle, .buffer = buffer});
            })
       .def("unique", [](const Dataset& d) { return d.unique(); })
-      .def("unique_op",
-           [](const Dataset& d, std::shared_ptr<Op> op) { return d.unique(std::move(op)); })
-      .def("unique_python",
-           [](const Dataset& d, const UserObjectOwner& function, std::string title) {
-             return d.unique(std::make_shared<PythonOp>(function.shared(), std::move(title)));
-           })
       .def("scan_python",
            [](const Dataset& d, const UserObjectOwner& function, std::string title,
               nb::object initial) {

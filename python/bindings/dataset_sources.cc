@@ -232,11 +232,8 @@ void bind_sources(nb::class_<Dataset>& dataset) {
       .def_static(
           "tfrecord",
           [](const FilePaths& paths, std::string compression, bool stream, std::string index) {
-            TFRecordOptions options;
-            options.compression = std::move(compression);
-            options.stream = stream;
-            options.index = std::move(index);
-            return Dataset::tfrecord(names_of(paths), options);
+            return Dataset::tfrecord(names_of(paths),
+                                     {std::move(compression), stream, std::move(index)});
           })
       .def_static("file_rows", &file_rows)
       .def_static("tar",
@@ -251,11 +248,7 @@ void bind_sources(nb::class_<Dataset>& dataset) {
       .def_static(
           "sample_from",
           [](std::vector<Dataset> inputs, std::vector<double> weights, uint64_t seed, bool stop) {
-            SampleOptions options;
-            options.weights = std::move(weights);
-            options.seed = seed;
-            options.stop_on_empty = stop;
-            return Dataset::sample_from(std::move(inputs), options);
+            return Dataset::sample_from(std::move(inputs), {std::move(weights), seed, stop});
           })
       .def_static("choose_from",
                   [](std::vector<Dataset> inputs, bool stop) {
@@ -271,23 +264,15 @@ void bind_sources(nb::class_<Dataset>& dataset) {
       .def_static(
           "lines",
           [](const FilePaths& paths, std::string compression, bool stream, std::string index) {
-            LineOptions options;
-            options.compression = std::move(compression);
-            options.stream = stream;
-            options.index = std::move(index);
-            return Dataset::lines(names_of(paths), options);
+            return Dataset::lines(names_of(paths),
+                                  {std::move(compression), stream, std::move(index)});
           })
       .def_static("csv", &csv)
       .def_static("fixed_records",
                   [](const FilePaths& paths, uint64_t bytes, uint64_t header, uint64_t footer,
                      std::string compression, bool stream) {
-                    FixedRecordOptions options;
-                    options.compression = std::move(compression);
-                    options.stream = stream;
-                    options.record_bytes = bytes;
-                    options.header_bytes = header;
-                    options.footer_bytes = footer;
-                    return Dataset::fixed_records(names_of(paths), options);
+                    return Dataset::fixed_records(
+                        names_of(paths), {bytes, header, footer, std::move(compression), stream});
                   })
       .def_static("idx",
                   [](const FilePaths& paths, const FilePaths& labels, std::string compression,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,8 +16,54 @@ from .base.arguments import text
 from .errors import InvalidArgument
 from .features import _BYTES, _FLOAT32, _INT64
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-class TFRecordWriter:
+
+class _FileWriter:
+    """What writers of files share."""
+
+    path: str
+    _native: Any
+
+    @property
+    def bytes_written(self) -> int:
+        """Number of bytes written so far, before compression."""
+        return int(self._native.bytes_written)
+
+    def close(self) -> None:
+        """Finish the file: it is synced and appears under its name. A second call does nothing.
+
+        Raises
+        ------
+        System
+            Writing failed; no file remains.
+        """
+        self._native.close()
+
+    def discard(self) -> None:
+        """Delete the unfinished file; no effect after `close`."""
+        self._native.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
+
+class TFRecordWriter(_FileWriter):
     """Writes a TFRecord file, which appears under its name when it is complete.
 
     As a context manager it closes the file at the end of the block. After an exception no new file
@@ -50,7 +96,9 @@ class TFRecordWriter:
 
     def __init__(self, path: str | os.PathLike[str], *, compression: str = "none") -> None:
         self.path = path_of(path, "tfrecord")
-        self._native = _engine.TFRecordWriter(self.path, compression_of(compression, "tfrecord"))
+        self._native: _engine.TFRecordWriter = _engine.TFRecordWriter(
+            self.path, compression_of(compression, "tfrecord")
+        )
 
     def write(self, record: bytes | bytearray | memoryview) -> None:
         """Write the next record.
@@ -70,44 +118,8 @@ class TFRecordWriter:
         """Number of records written so far."""
         return int(self._native.records)
 
-    @property
-    def bytes_written(self) -> int:
-        """Number of bytes written so far, before compression."""
-        return int(self._native.bytes_written)
 
-    def close(self) -> None:
-        """Finish the file: it is synced and appears under its name. A second call does nothing.
-
-        Raises
-        ------
-        System
-            Writing failed; no file remains.
-        """
-        self._native.close()
-
-    def discard(self) -> None:
-        """Delete the unfinished file; no effect after `close`."""
-        self._native.discard()
-
-    def __enter__(self) -> TFRecordWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
-
-    def __repr__(self) -> str:
-        return f"TFRecordWriter({self.path!r})"
-
-
-class TarWriter:
+class TarWriter(_FileWriter):
     """Writes samples as a tar archive, as WebDataset does. It appears when it is complete.
 
     As a context manager it closes the file at the end of the block; after an exception nothing is
@@ -142,7 +154,7 @@ class TarWriter:
         self.path = path_of(path, "tar")
         if compression not in ("none", "gzip"):
             raise InvalidArgument(f"compression is {compression!r}; give 'none' or 'gzip'", "tar")
-        self._native = _engine.TarWriter(self.path, compression)
+        self._native: _engine.TarWriter = _engine.TarWriter(self.path, compression)
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Write the next sample: its ``"__key__"``, and its fields by their extensions.
@@ -169,42 +181,6 @@ class TarWriter:
     def samples(self) -> int:
         """Samples so far."""
         return int(self._native.samples)
-
-    @property
-    def bytes_written(self) -> int:
-        """Bytes of the file so far; before they are compressed."""
-        return int(self._native.bytes_written)
-
-    def close(self) -> None:
-        """Finish the file: it is on the disk, and there. A second call does nothing.
-
-        Raises
-        ------
-        System
-            Nothing is left then.
-        """
-        self._native.close()
-
-    def discard(self) -> None:
-        """Leave nothing of the file; no effect after `close`."""
-        self._native.discard()
-
-    def __enter__(self) -> TarWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
-
-    def __repr__(self) -> str:
-        return f"TarWriter({self.path!r})"
 
 
 def example(features: dict[str, Any]) -> bytes:

@@ -26,20 +26,30 @@ from penstock import Dataset
 
 
 @each((INLINE, THREADS, PROCESSES), (SPAWN,))
-def test_an_exception_comes_at_its_place_with_stage_and_traceback(mode):
-    dataset = Dataset.range(20).map(functions.refuses_seven).batch(3)
+@pytest.mark.parametrize(
+    ("source", "stream", "before"),
+    [
+        (Dataset.range(20), None, [[0, 1, 2], [3, 4, 5]]),
+        (Dataset.range(20), functions.is_odd, [[1, 3, 5]]),
+        (Dataset.range(20).filter(functions.always), functions.is_odd, [[1, 3, 5]]),
+    ],
+    ids=["indexed", "before a filter", "between filters"],
+)
+def test_an_exception_comes_at_its_place_with_stage_and_traceback(mode, source, stream, before):
+    made = source.map(functions.refuses_seven)
+    dataset = (made.filter(stream) if stream else made).batch(3)
     with dataset.build(**options(mode)) as feed:
         seen = []
         with pytest.raises(ValueError, match="not 7") as caught:
             for batch in feed:
                 seen.append(plain(batch))
-        assert seen == [[0, 1, 2], [3, 4, 5]]
+        assert seen == before
         cause = caught.value.__cause__
         assert isinstance(cause, penstock.WorkerTraceback)
         assert "map(refuses_seven)" in cause.worker
         assert (cause.epoch, cause.index) == (0, 7)
         assert "in refuses_seven" in cause.traceback
-        assert feed.state()["batches"] == 2
+        assert feed.state()["batches"] == len(before)
 
 
 @each((INLINE, THREADS, PROCESSES), ())

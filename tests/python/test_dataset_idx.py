@@ -91,15 +91,6 @@ def test_images_come_with_their_labels(folder, mode, pack):
             check(list(feed))
 
 
-def test_plain_files_are_shuffled_as_a_whole(folder):
-    dataset = Dataset.idx(str(folder / "images-*"), folder / "labels-*").shuffle(seed=3)
-    images, labels = digits(0, 100)
-    (batch,) = dataset.batch(100)
-    order = [int(np.flatnonzero((images == image).all((1, 2)))[0]) for image in batch["image"]]
-    assert sorted(order) == list(range(100)) != order
-    assert np.array_equal(batch["label"], labels[order])
-
-
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_every_place_restores(folder, pack):
     pack_all(folder, pack)
@@ -107,39 +98,6 @@ def test_every_place_restores(folder, pack):
     check_checkpoints(
         lambda **options: dataset.build(**options), INLINE, (INLINE, THREADS), count=1
     )
-
-
-def refused(dataset, path, policy):
-    says = re.escape(str(path))
-    with (
-        pytest.raises(penstock.DataLoss, match=says),
-        dataset.build(workers=0, on_error=policy) as feed,
-    ):
-        passed(feed)
-
-
-def test_no_truncation_is_fewer_rows(tmp_path):
-    images, labels = digits(0, 6)
-    whole = idx(images)
-    (tmp_path / "labels").write_bytes(idx(labels.astype("u1")))
-    path = tmp_path / "images"
-    for end in range(len(whole)):
-        for pack in (bytes, gzip.compress):
-            path.write_bytes(pack(whole[:end]))
-            refused(Dataset.idx(path, tmp_path / "labels"), path, "raise")
-            if pack is bytes or end <= len(whole) - 20:  # otherwise only the last row is lost
-                refused(Dataset.idx(path, tmp_path / "labels"), path, "skip")
-
-
-def test_no_cut_of_a_compressed_file_is_fewer_rows(tmp_path):
-    images, labels = digits(0, 6)
-    whole = gzip.compress(idx(images))
-    (tmp_path / "labels").write_bytes(idx(labels.astype("u1")))
-    path = tmp_path / "images"
-    for end in range(len(whole)):
-        path.write_bytes(whole[:end])
-        dataset = Dataset.idx(path, tmp_path / "labels")
-        refused(dataset, path, "skip")
 
 
 def test_what_is_behind_the_last_row_is_no_row(tmp_path):

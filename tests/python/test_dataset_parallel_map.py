@@ -178,25 +178,6 @@ def test_a_predicate_that_says_no_boolean_is_refused(mode):
         passed(feed)
 
 
-@each((INLINE, THREADS, PROCESSES), (SPAWN,))
-@pytest.mark.parametrize("tail", [False, True])
-def test_an_exception_comes_at_its_place_with_stage_and_traceback(mode, tail):
-    source = Dataset.range(40).filter(functions.always) if tail else Dataset.range(40)
-    dataset = source.map(functions.refuses_seven).filter(functions.is_odd).batch(2)
-    with dataset.build(**options(mode)) as feed:
-        seen = []
-        with pytest.raises(ValueError, match="not 7") as caught:
-            for batch in feed:
-                seen.append(plain(batch))
-        assert seen == [[1, 3]]
-        cause = caught.value.__cause__
-        assert isinstance(cause, penstock.WorkerTraceback)
-        assert "map(refuses_seven)" in cause.worker
-        assert (cause.epoch, cause.index) == (0, 7)
-        assert "in refuses_seven" in cause.traceback
-        assert feed.state()["batches"] == 1
-
-
 @each((THREADS, PROCESSES), (SPAWN,))
 @pytest.mark.parametrize("function", ["refuses_seven", "refuses_in_its_own_way"])
 @pytest.mark.parametrize("policy", ["loader", "skip", "replace"])

@@ -174,16 +174,12 @@ def test_functions_below_other_stages_run_in_processes_too():
             Dataset.range(3).map(functions.as_long_as).ragged_batch(2, drop_last=True),
             [[[], [0]]],
         ),
-        (Dataset.range(7).window(3, shift=2), [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6]]),
         (Dataset.range(7).window(3, stride=2, drop_last=True), [[0, 2, 4]]),
         (
             Dataset.interleave([Dataset.range(3), Dataset.range(10, 12)], cycle=2).batch(9),
             [[0, 10, 1, 11, 2]],
         ),
-        (Dataset.range(7).assert_cardinality(7).skip(5), [5, 6]),
         (Dataset.range(9).take_while(functions.is_small), [0, 1, 2, 3]),
-        (Dataset.range(9).batch(4).unbatch().skip(7), [7, 8]),
-        (Dataset.range(9).batch(4).rebatch(6), [[0, 1, 2, 3, 4, 5], [6, 7, 8]]),
         (Dataset.range(20).filter(functions.is_odd).skip(2).take(3), [5, 7, 9]),
         (Dataset.range(2).repeat(3).unique(), [0, 1]),
         (Dataset.range(9).unique(key=functions.remainder), [0, 1, 2, 3, 4]),
@@ -206,12 +202,6 @@ def test_functions_below_other_stages_run_in_processes_too():
         ),
         (Dataset.items(["a", "", "bc"]).skip(1), ["", "bc"]),
         (Dataset.items([]), []),
-        (
-            Dataset.choose_from(
-                Dataset.range(2).repeat(2), [Dataset.range(3), Dataset.range(10, 13)]
-            ),
-            [0, 10, 1, 11],
-        ),
         (
             Dataset.range(5)
             .map(functions.as_long_as)

@@ -14,7 +14,6 @@ import pytest
 import penstock
 from contract import SPAWN, Mode, each
 from faults import Deadly, DeadlyByEpoch, Slow, right, wait_until, worker_pids
-from loader_datasets import Items
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -146,24 +145,6 @@ def test_a_deadly_sample_of_a_large_batch_takes_no_other_along(mode, tmp_path):
     ) as feed:
         assert list(feed) == [[index for index in range(200) if index not in (5, 130)]]
         assert sorted(loss[:2] for loss in feed.stats()["losses"]) == [(0, 5), (0, 130)]
-
-
-class DeadlyCollate:
-    def __call__(self, samples):
-        if 5 in [index for _, index in samples]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return samples
-
-
-@each((TWO,), ())
-def test_a_collate_that_always_kills_is_an_error_under_skip_too(mode):
-    with (
-        penstock.Loader(
-            Items(20), batch_size=4, on_error="skip", collate=DeadlyCollate(), **mode.options
-        ) as feed,
-        pytest.raises(penstock.WorkerLost, match=r"epoch 0, a batch of indices 4 \.\.\. 7 "),
-    ):
-        list(feed)
 
 
 def deadly_items(folder, times):

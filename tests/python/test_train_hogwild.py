@@ -280,6 +280,10 @@ def test_invalid_results_of_a_step_are_refused(returned, says):
         ({"non_finite": "ignore"}, "non_finite is 'ignore'"),
         ({"model": 3}, "model is a int"),
         ({"optimizer": train.Updater(fresh(), train.SGD(0.1))}, "belongs to other parameters"),
+        ({"workers": 2, "replicas": 3}, "replicas"),
+        ({"replicas": 0}, "replicas"),
+        ({"replicas": 2, "merge_every": 0}, "merge_every"),
+        ({"parameters": fresh(shared=True), "use_multiprocessing": True, "replicas": 2}, "threads"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments, says):
@@ -376,28 +380,6 @@ def test_a_model_of_a_group_is_a_view_of_its_weights():
         hogwild.run(epochs=10)
     assert not torch.equal(before, module.weight)  # the module sees the merge
     np.testing.assert_allclose(module.weight.detach()[0], np.arange(INPUTS), atol=0.1)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"workers": 2, "replicas": 3}, {"replicas": 0}, {"replicas": 2, "merge_every": 0}],
-    ids=str,
-)
-def test_replicas_that_cannot_be_are_refused(options):
-    with pytest.raises(penstock.InvalidArgument, match=r"replicas|merge_every"):
-        train.Hogwild(step, fresh(), train.SGD(0.1), batches(), **options)
-
-
-def test_replicas_are_for_threads():
-    with pytest.raises(penstock.InvalidArgument, match="threads"):
-        train.Hogwild(
-            step,
-            fresh(shared=True),
-            train.SGD(0.1),
-            batches(),
-            use_multiprocessing=True,
-            replicas=2,
-        )
 
 
 def test_a_thread_that_cannot_start_ends_the_others(monkeypatch):

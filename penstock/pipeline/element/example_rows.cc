@@ -35,7 +35,7 @@ Example viewed(const Chunk& in, uint32_t row) {
 
 std::exception_ptr ExampleRows::give(std::shared_ptr<Example> result, Chunk& out, uint32_t row) {
   try {
-    if (!fits(*result)) spec_ = spec_of(*result);
+    if (spec_ == nullptr || !fits(*result, *spec_)) spec_ = spec_of(*result);
   } catch (const Error&) {
     return std::current_exception();
   }
@@ -64,12 +64,11 @@ void ExampleRows::give_whole(std::shared_ptr<Example> result, Chunk& out, uint32
   out.keep(std::move(result));
 }
 
-// Whether the result matches spec_, so that spec_ can be used again.
-bool ExampleRows::fits(const Example& result) const {
-  if (spec_ == nullptr || result.size() != spec_->leaves().size()) return false;
-  for (size_t i = 0; i < result.size(); ++i) {
-    const auto& [name, tensor] = result[i];
-    const Leaf& leaf = spec_->leaves()[i];
+bool fits(const Example& element, const ElementSpec& spec) {
+  if (element.size() != spec.leaves().size()) return false;
+  for (size_t i = 0; i < element.size(); ++i) {
+    const auto& [name, tensor] = element[i];
+    const Leaf& leaf = spec.leaves()[i];
     if (!tensor.defined() || name != leaf.name || tensor.dtype() != leaf.dtype ||
         tensor.ndim() != leaf.shape.size()) {
       return false;

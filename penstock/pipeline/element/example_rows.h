@@ -13,6 +13,9 @@ namespace penstock {
 // the row.
 Example viewed(const Chunk& in, uint32_t row);
 
+// Whether an element has the leaves of a spec: equal names, dtypes and fixed lengths.
+bool fits(const Example& element, const ElementSpec& spec);
+
 // Turns results of user functions into rows of chunks. Names, dtypes and shapes are those of the
 // results. One thread.
 class ExampleRows {
@@ -31,7 +34,6 @@ class ExampleRows {
   static void give_whole(std::shared_ptr<Example> result, Chunk& out, uint32_t row);
 
  private:
-  bool fits(const Example& result) const;
   SpecRef spec_of(const Example& result) const;
 
   std::string name_;

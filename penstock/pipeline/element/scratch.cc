@@ -61,8 +61,7 @@ std::byte* Scratch::take(size_t bytes) {
 void Scratch::empty() noexcept {
   for (Kept* kept : kept_) kept->release();
   most_used_ = std::max(most_used_, taken_);
-  size_t all = 0;
-  for (const Piece& piece : pieces_) all += piece.bytes;
+  const size_t all = bytes();
   size_t wanted = all;
   if (++emptied_ == kTimes) {
     if (all / 2 > std::max(most_used_, kSmallest)) wanted = most_used_;

@@ -276,14 +276,10 @@ LoaderState PlanOutput::stream_state() const {
 }
 
 PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
-  if (!state.ahead.empty()) {
-    throw Error(Code::kInvalidArgument, "restore", "a stream's batches come in order only");
-  }
+  if (!state.ahead.empty()) throw refuse_restore("a stream's batches come in order only");
   Place place{{state.epoch, 0, state.batches}, {}, 0, StreamReader::Place{}};
   if (state.stream.empty()) {
-    if (state.batches != 0) {
-      throw Error(Code::kInvalidArgument, "restore", "the state says nothing of its stream");
-    }
+    if (state.batches != 0) throw refuse_restore("the state says nothing of its stream");
     return place;
   }
   const State stream = State::parse(state.stream, nullptr, false);
@@ -291,11 +287,10 @@ PlanOutput::Place PlanOutput::place_in_stream(const LoaderState& state) const {
   place.stream->used = count_in(stream, "used");
   place.skip = count_in(stream, "taken");
   if (stream.contains("skip") != plan_->skip_changes_stream()) {
-    throw Error(
-        Code::kInvalidArgument, "restore",
+    throw refuse_restore(
         std::string("the state was saved with ") +
-            (plan_->skip_changes_stream() ? "another on_error than 'skip'" : "on_error='skip'") +
-            ", which changes where elements of this stream are made: restore it with that");
+        (plan_->skip_changes_stream() ? "another on_error than 'skip'" : "on_error='skip'") +
+        ", which changes where elements of this stream are made: restore it with that");
   }
   if (stream.contains("state")) {
     place.stream->state = std::make_shared<State>(stream["state"]);
@@ -349,14 +344,13 @@ PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
     // All ranks together have delivered this many batches; the rest is divided among the present
     // ranks.
     if (!state.ahead.empty()) {
-      throw Error(Code::kInvalidArgument, "restore",
-                  "a state of an unordered feed restores at its own shard only");
+      throw refuse_restore("a state of an unordered feed restores at its own shard only");
     }
     return {{state.epoch, state.batches, 0}, {}, 0, std::nullopt};
   }
   auto own = [&](uint64_t batches) {
     if (batches < state.base || (batches - state.base) % world != 0) {
-      throw Error(Code::kInvalidArgument, "restore", "the state names batches that cannot be");
+      throw refuse_restore("the state names batches that cannot be");
     }
     return (batches - state.base) / world;
   };
@@ -366,7 +360,7 @@ PlanOutput::Place PlanOutput::place_of(const LoaderState& state) const {
   for (uint64_t batches : state.ahead) {
     const uint64_t ahead = own(batches);
     if (ahead < taken || ahead >= all || ahead % per != 0) {
-      throw Error(Code::kInvalidArgument, "restore", "'ahead' names what cannot be ahead");
+      throw refuse_restore("'ahead' names what cannot be ahead");
     }
     place.ahead.insert(ahead / per);
   }

@@ -108,17 +108,14 @@ Scheduler::Poll Scheduler::poll(uint64_t epoch) {
 }
 
 void Scheduler::end_stream() {
-  BatchEntry& entry = current();
-  Position at{entry.epoch, entry.base, entry.step};
+  const BatchEntry& entry = current();
   streams_ended_.insert(entry.stream);
-  if (streams_ended_.size() >= tickets_.streams()) {
-    seek({at.epoch + 1, 0, 0});
-    held_ = options_.pause_at_epochs;
+  if (streams_ended_.size() < tickets_.streams()) {
+    leave_current();
     return;
   }
-  clear_current();
-  moved_past(at);
-  fill_ahead();
+  seek({entry.epoch + 1, 0, 0});
+  held_ = options_.pause_at_epochs;
 }
 
 void Scheduler::wait(int64_t timeout_ns) {
@@ -198,12 +195,8 @@ void Scheduler::clear_current() {
 }
 
 void Scheduler::deliver(uint64_t bytes, uint64_t samples) {
-  BatchEntry& entry = current();
-  Position at{entry.epoch, entry.base, entry.step};
   window_.delivered(bytes);
-  clear_current();
-  moved_past(at);
-  fill_ahead();
+  const Position at = leave_current();
   // Workers are woken for a quarter of the ring. A tuned queue may be much shorter than that.
   end_.wake_workers(pace_.tunes_queue() && current_ % std::max<uint64_t>(window() / 2, 1) == 0);
 
@@ -220,12 +213,14 @@ void Scheduler::deliver(uint64_t bytes, uint64_t samples) {
   pace_.give(at);
 }
 
-void Scheduler::skip() {
-  BatchEntry& entry = current();
-  Position at{entry.epoch, entry.base, entry.step};
+// Frees the current entry, moves on from its position, which is returned, and posts new tickets.
+Position Scheduler::leave_current() {
+  const BatchEntry& entry = current();
+  const Position at{entry.epoch, entry.base, entry.step};
   clear_current();
   moved_past(at);
   fill_ahead();
+  return at;
 }
 
 void Scheduler::fail() {

@@ -80,7 +80,7 @@ class Scheduler {
   // The current batch was passed to the user.
   void deliver(uint64_t bytes, uint64_t samples);
   // The current batch is lost; the caller has counted the loss.
-  void skip();
+  void skip() { leave_current(); }
   // The current ticket has no batch, because its stream ended (ResultKind::kEnd). The end of the
   // last stream ends the epoch.
   void end_stream();
@@ -126,6 +126,7 @@ class Scheduler {
   std::optional<uint64_t> candidate();
   void moved_past(const Position& at);
   void clear_current();
+  Position leave_current();
   void retire(uint64_t seq);
   void release_memory(BatchEntry& entry);
   void reap();

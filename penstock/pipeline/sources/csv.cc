@@ -184,18 +184,13 @@ class Csv : public FileStage {
   const FormatRef format_;
 };
 
-class CsvStream : public Streamed {
+class CsvStream : public FileStreamStage {
  public:
   CsvStream(std::shared_ptr<const StreamFiles> files, std::string title, FormatRef format,
             SpecRef spec)
-      : files_(std::move(files)),
-        title_(std::move(title)),
-        format_(std::move(format)),
-        spec_(std::move(spec)) {}
+      : FileStreamStage(std::move(files), "csv", std::move(title), std::move(spec)),
+        format_(std::move(format)) {}
 
-  SpecRef spec() const override { return spec_; }
-  std::optional<uint64_t> length() const override { return std::nullopt; }
-  bool python() const override { return false; }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -204,10 +199,9 @@ class CsvStream : public Streamed {
   class Reader : public FileStreamReader {
    public:
     Reader(const CsvStream& stage, Context& context)
-        : FileStreamReader(stage.files_, "csv", stage.title_, csv_framing(stage.format_->delimiter),
-                           context),
-          stage_(stage),
-          rows_(stage.format_, stage.files_->pool, context.scratch) {}
+        : FileStreamReader(stage, csv_framing(stage.format_->delimiter), context),
+          files_(*stage.files()),
+          rows_(stage.format_, files_.pool, context.scratch) {}
 
    private:
     void make(uint32_t count, Chunk& out) override {
@@ -218,23 +212,18 @@ class CsvStream : public Streamed {
           continue;
         }
         const auto& [place, bytes] = records().row(i);
-        const std::string why = rows_.next(bytes,
-                                           {stage_.files_->paths[place.file],
-                                            stage_.files_->compressions[place.file], place.offset},
-                                           out, i);
+        const std::string why = rows_.next(
+            bytes, {files_.paths[place.file], files_.compressions[place.file], place.offset}, out,
+            i);
         if (!why.empty()) fail(i, out, why);
       }
     }
-    const SpecRef& spec() const override { return stage_.spec_; }
 
-    const CsvStream& stage_;
+    const StreamFiles& files_;
     CsvRows rows_;
   };
 
-  const std::shared_ptr<const StreamFiles> files_;
-  const std::string title_;
   const FormatRef format_;
-  const SpecRef spec_;
 };
 
 class CsvSource : public FileSource {

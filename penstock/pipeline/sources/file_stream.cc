@@ -17,11 +17,10 @@ std::function<void()> alive(const Context& context) {
 
 }  // namespace
 
-FileStreamReader::FileStreamReader(std::shared_ptr<const StreamFiles> files, const char* operation,
-                                   const std::string& title, std::unique_ptr<Framing> framing,
+FileStreamReader::FileStreamReader(const FileStreamStage& stage, std::unique_ptr<Framing> framing,
                                    const Context& context)
-    : title_(title),
-      records_(std::move(files), operation, std::move(framing), alive(context)),
+    : stage_(stage),
+      records_(stage.files(), stage.operation(), std::move(framing), alive(context)),
       buffer_(context.memory) {}
 
 void FileStreamReader::begin(uint64_t) {
@@ -34,9 +33,9 @@ uint32_t FileStreamReader::next(uint32_t most, Chunk& out) {
   count_ = static_cast<uint32_t>(records_.read(most));
   buffer_.is(records_.memory_bytes());
   if (count_ == 0) return 0;
-  out.reset(spec(), count_);
+  out.reset(stage_.spec(), count_);
   for (const RecordStream::Failure& failure : records_.failures()) {
-    Failure lost{title_, element_ + failure.row,
+    Failure lost{stage_.title(), element_ + failure.row,
                  std::make_exception_ptr(records_.error_of(failure))};
     if (failure.fatal) lost.decision = Decision::kRaise;
     out.fail(static_cast<uint32_t>(failure.row), std::move(lost));
@@ -48,7 +47,17 @@ uint32_t FileStreamReader::next(uint32_t most, Chunk& out) {
 void FileStreamReader::fail(uint32_t row, Chunk& out, const std::string& why) {
   const RecordStream::Failure failure{row, records_.row(row).bytes.size(), false, Code::kDataLoss,
                                       why};
-  out.fail(row, {title_, element_ + row, std::make_exception_ptr(records_.error_of(failure))});
+  out.fail(row,
+           {stage_.title(), element_ + row, std::make_exception_ptr(records_.error_of(failure))});
+}
+
+void FileStreamReader::set_origin(uint32_t row, Chunk& out) {
+  const RecordStream::Place& place = records_.row(row).place;
+  if (file_ == nullptr || place.file != number_) {
+    number_ = place.file;
+    file_ = std::make_shared<const std::string>(records_.files().paths[number_]);
+  }
+  out.set_origin(row, file_, place.record);
 }
 
 State FileStreamReader::save() const {
@@ -71,45 +80,29 @@ void FileStreamReader::load(uint64_t, const State& state) {
 class FileStream::Reader : public FileStreamReader {
  public:
   Reader(const FileStream& stage, const Context& context)
-      : FileStreamReader(stage.files_, stage.operation_, stage.title_, stage.framing_(), context),
-        stage_(stage) {}
+      : FileStreamReader(stage, stage.framing_(), context), leaf_(stage.spec()->leaves()[0]) {}
 
  private:
   void make(uint32_t count, Chunk& out) override {
     // Origins are kept for records, which later stages parse. A line needs none.
-    if (stage_.spec_->leaves()[0].kind == LeafKind::kBytes) set_origins(count, out);
+    const bool origins = leaf_.kind == LeafKind::kBytes;
     for (uint32_t i = 0; i < count; ++i) {
+      if (origins) set_origin(i, out);
       const std::span<const std::byte> bytes = records().row(i).bytes;
-      if (bytes.empty() && stage_.spec_->fixed()) continue;  // the record failed
+      if (bytes.empty() && leaf_.fixed()) continue;  // the record failed
       const auto length = static_cast<int64_t>(bytes.size());
       out.view(0, i, bytes.data(), {&length, 1});
     }
   }
-  const SpecRef& spec() const override { return stage_.spec_; }
 
-  void set_origins(uint32_t count, Chunk& out) {
-    for (uint32_t i = 0; i < count; ++i) {
-      const RecordStream::Place& place = records().row(i).place;
-      if (file_ == nullptr || place.file != number_) {
-        number_ = place.file;
-        file_ = std::make_shared<const std::string>(stage_.files_->paths[number_]);
-      }
-      out.set_origin(i, file_, place.record);
-    }
-  }
-
-  const FileStream& stage_;
-  uint64_t number_ = 0;  // number of the file that file_ names
-  std::shared_ptr<const std::string> file_;
+  const Leaf& leaf_;  // of the stage's spec
 };
 
 FileStream::FileStream(std::shared_ptr<const StreamFiles> files, const char* operation,
                        std::string title, Leaf leaf,
                        std::function<std::unique_ptr<Framing>()> framing)
-    : files_(std::move(files)),
-      operation_(operation),
-      title_(std::move(title)),
-      spec_(std::make_shared<ElementSpec>(std::vector<Leaf>{std::move(leaf)})),
+    : FileStreamStage(std::move(files), operation, std::move(title),
+                      std::make_shared<ElementSpec>(std::vector<Leaf>{std::move(leaf)})),
       framing_(std::move(framing)) {}
 
 std::unique_ptr<ElementReader> FileStream::reader(Context& context) const {

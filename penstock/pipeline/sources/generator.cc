@@ -3,7 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/element/example_rows.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan/builder.h"
@@ -75,9 +75,7 @@ class Generator : public Streamed {
       begin(epoch);
       for (; taken_ < taken; ++taken_) {
         std::optional<Example> pulled = pull();
-        if (!pulled) {
-          throw Error(Code::kInvalidArgument, "restore", "the state is beyond the generator's end");
-        }
+        if (!pulled) throw refuse_restore("the state is beyond the generator's end");
         if (inferred_ == nullptr) learn(std::move(*pulled));
       }
     }

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/element/example_rows.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {
@@ -59,22 +60,6 @@ ElementSpec spec_of(const Example& element) {
     leaves.push_back({name, LeafKind::kDense, tensor.dtype(), tensor.shape()});
   }
   return ElementSpec(std::move(leaves));
-}
-
-bool fits(const Example& element, const ElementSpec& spec) {
-  if (element.size() != spec.leaves().size()) return false;
-  for (size_t i = 0; i < element.size(); ++i) {
-    const auto& [name, tensor] = element[i];
-    const Leaf& leaf = spec.leaves()[i];
-    if (!tensor.defined() || name != leaf.name || tensor.dtype() != leaf.dtype ||
-        tensor.ndim() != leaf.shape.size()) {
-      return false;
-    }
-    for (size_t axis = 0; axis < leaf.shape.size(); ++axis) {
-      if (leaf.shape[axis] >= 0 && leaf.shape[axis] != tensor.dim(axis)) return false;
-    }
-  }
-  return true;
 }
 
 SpecRef merged(const std::vector<Example>& elements) {

@@ -60,23 +60,20 @@ class RecordRows : public FileStage {
   const RecordLayout layout_;
 };
 
-class RecordRowStream : public Streamed {
+class RecordRowStream : public FileStreamStage {
  public:
   RecordRowStream(std::shared_ptr<const StreamFiles> files, const char* operation,
                   std::string title, RecordLayout layout,
                   std::function<std::unique_ptr<Framing>()> framing)
-      : files_(std::move(files)),
-        operation_(operation),
-        title_(std::move(title)),
+      : FileStreamStage(std::move(files), operation, std::move(title), layout.spec),
         layout_(std::move(layout)),
         framing_(std::move(framing)) {}
 
-  SpecRef spec() const override { return layout_.spec; }
   std::optional<uint64_t> length() const override {
-    if (files_->counts.empty()) return std::nullopt;
-    return std::accumulate(files_->counts.begin(), files_->counts.end(), uint64_t{0});
+    const auto& counts = files()->counts;
+    if (counts.empty()) return std::nullopt;
+    return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
   }
-  bool python() const override { return false; }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -85,8 +82,7 @@ class RecordRowStream : public Streamed {
   class Reader : public FileStreamReader {
    public:
     Reader(const RecordRowStream& stage, const Context& context)
-        : FileStreamReader(stage.files_, stage.operation_, stage.title_, stage.framing_(), context),
-          stage_(stage) {}
+        : FileStreamReader(stage, stage.framing_(), context), stage_(stage) {}
 
    private:
     void make(uint32_t count, Chunk& out) override {
@@ -109,14 +105,10 @@ class RecordRowStream : public Streamed {
         }
       }
     }
-    const SpecRef& spec() const override { return stage_.layout_.spec; }
 
     const RecordRowStream& stage_;
   };
 
-  const std::shared_ptr<const StreamFiles> files_;
-  const char* const operation_;
-  const std::string title_;
   const RecordLayout layout_;
   const std::function<std::unique_ptr<Framing>()> framing_;
 };

@@ -179,14 +179,12 @@ class Tar : public FileStage {
   const SchemaRef schema_;
 };
 
-class TarStream : public Streamed {
+class TarStream : public FileStreamStage {
  public:
   TarStream(std::shared_ptr<const StreamFiles> files, std::string title, SchemaRef schema)
-      : files_(std::move(files)), title_(std::move(title)), schema_(std::move(schema)) {}
+      : FileStreamStage(std::move(files), "tar", std::move(title), schema->spec),
+        schema_(std::move(schema)) {}
 
-  SpecRef spec() const override { return schema_->spec; }
-  std::optional<uint64_t> length() const override { return std::nullopt; }
-  bool python() const override { return false; }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -195,34 +193,22 @@ class TarStream : public Streamed {
   class Reader : public FileStreamReader {
    public:
     Reader(const TarStream& stage, Context& context)
-        : FileStreamReader(stage.files_, "tar", stage.title_, tar_framing(), context),
-          stage_(stage),
-          rows_(stage.schema_, context.scratch) {}
+        : FileStreamReader(stage, tar_framing(), context), rows_(stage.schema_, context.scratch) {}
 
    private:
     void make(uint32_t count, Chunk& out) override {
       for (uint32_t i = 0; i < count; ++i) {
         const auto& [place, bytes] = records().row(i);
-        if (file_ == nullptr || place.file != number_) {
-          number_ = place.file;
-          file_ = std::make_shared<const std::string>(stage_.files_->paths[number_]);
-        }
-        out.set_origin(i, file_, place.record);
+        set_origin(i, out);
         if ((out.alive() >> i & 1) == 0) continue;
         const std::string why = rows_.next(bytes, place.offset, out, i);
         if (!why.empty()) fail(i, out, why);
       }
     }
-    const SpecRef& spec() const override { return stage_.schema_->spec; }
 
-    const TarStream& stage_;
     TarRows rows_;
-    uint64_t number_ = 0;  // of the file whose name file_ is
-    std::shared_ptr<const std::string> file_;
   };
 
-  const std::shared_ptr<const StreamFiles> files_;
-  const std::string title_;
   const SchemaRef schema_;
 };
 

@@ -14,16 +14,6 @@ std::vector<IndexedRef> indexed_of(const std::vector<Built>& inputs) {
   return indexed;
 }
 
-bool any_costly(std::span<const IndexedRef> inputs) {
-  return std::any_of(inputs.begin(), inputs.end(),
-                     [](const IndexedRef& input) { return input->costly(); });
-}
-
-bool any_python(std::span<const IndexedRef> inputs) {
-  return std::any_of(inputs.begin(), inputs.end(),
-                     [](const IndexedRef& input) { return input->python(); });
-}
-
 Decision common_decision(std::span<const IndexedRef> inputs) {
   std::optional<Decision> common;
   for (const IndexedRef& input : inputs) {
@@ -34,20 +24,13 @@ Decision common_decision(std::span<const IndexedRef> inputs) {
   return common.value_or(Decision::kUndecided);
 }
 
-bool any_python(std::span<const StreamedRef> inputs) {
-  return std::any_of(inputs.begin(), inputs.end(),
-                     [](const StreamedRef& input) { return input->python(); });
-}
-
 bool any_stream(const std::vector<Built>& inputs) {
   return std::any_of(inputs.begin(), inputs.end(),
                      [](const Built& input) { return input.stream != nullptr; });
 }
 
-namespace {
-
 template <class Ref>
-SpecRef common_of(std::span<const Ref> inputs, const std::string& stage) {
+SpecRef common_spec(const std::vector<Ref>& inputs, const std::string& stage) {
   SpecRef common;
   bool known = true;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -70,15 +53,8 @@ SpecRef common_of(std::span<const Ref> inputs, const std::string& stage) {
   return known ? common : nullptr;
 }
 
-}  // namespace
-
-SpecRef common_spec(std::span<const IndexedRef> inputs, const std::string& stage) {
-  return common_of(inputs, stage);
-}
-
-SpecRef common_spec(std::span<const StreamedRef> inputs, const std::string& stage) {
-  return common_of(inputs, stage);
-}
+template SpecRef common_spec(const std::vector<IndexedRef>&, const std::string&);
+template SpecRef common_spec(const std::vector<StreamedRef>&, const std::string&);
 
 std::optional<uint64_t> total_length(std::span<const StreamedRef> inputs) {
   uint64_t sum = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,17 +17,14 @@ namespace penstock {
 // Helpers for stages with several inputs.
 
 std::vector<IndexedRef> indexed_of(const std::vector<Built>& inputs);
-bool any_costly(std::span<const IndexedRef> inputs);
-bool any_python(std::span<const IndexedRef> inputs);
+bool any_stream(const std::vector<Built>& inputs);
 // The decision() of the inputs whose spec is inferred, if they agree; else kUndecided.
 Decision common_decision(std::span<const IndexedRef> inputs);
-bool any_python(std::span<const StreamedRef> inputs);
-bool any_stream(const std::vector<Built>& inputs);
 
 // The spec that covers the elements of all inputs. nullptr: an input's spec is not known. Error
 // kInvalidArgument: the specs differ in more than lengths.
-SpecRef common_spec(std::span<const IndexedRef> inputs, const std::string& stage);
-SpecRef common_spec(std::span<const StreamedRef> inputs, const std::string& stage);
+template <class Ref>  // IndexedRef or StreamedRef
+SpecRef common_spec(const std::vector<Ref>& inputs, const std::string& stage);
 // The number of elements of all inputs; nothing: an input's is not known.
 std::optional<uint64_t> total_length(std::span<const StreamedRef> inputs);
 
@@ -37,12 +35,16 @@ class IndexedInputs : public Indexed {
   IndexedInputs(std::vector<IndexedRef> inputs, SpecRef spec)
       : inputs_(std::move(inputs)), spec_(std::move(spec)) {}
   IndexedInputs(std::vector<IndexedRef> inputs, const char* stage)
-      : inputs_(std::move(inputs)), spec_(common_spec(std::span(inputs_), stage)) {}
+      : inputs_(std::move(inputs)), spec_(common_spec(inputs_, stage)) {}
 
   const std::vector<IndexedRef>& inputs() const { return inputs_; }
   SpecRef spec() const override { return spec_; }
-  bool costly() const override { return any_costly(inputs_); }
-  bool python() const override { return any_python(inputs_); }
+  bool costly() const override {
+    return std::ranges::any_of(inputs_, [](const auto& input) { return input->costly(); });
+  }
+  bool python() const override {
+    return std::ranges::any_of(inputs_, [](const auto& input) { return input->python(); });
+  }
   Decision decision() const override { return common_decision(inputs_); }
 
  private:
@@ -55,11 +57,13 @@ class StreamInputs : public Streamed {
   StreamInputs(std::vector<StreamedRef> inputs, SpecRef spec)
       : inputs_(std::move(inputs)), spec_(std::move(spec)) {}
   StreamInputs(std::vector<StreamedRef> inputs, const char* stage)
-      : inputs_(std::move(inputs)), spec_(common_spec(std::span(inputs_), stage)) {}
+      : inputs_(std::move(inputs)), spec_(common_spec(inputs_, stage)) {}
 
   const std::vector<StreamedRef>& inputs() const { return inputs_; }
   SpecRef spec() const override { return spec_; }
-  bool python() const override { return any_python(inputs_); }
+  bool python() const override {
+    return std::ranges::any_of(inputs_, [](const auto& input) { return input->python(); });
+  }
 
  private:
   const std::vector<StreamedRef> inputs_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/stages/stage_clock.h"
 #include "penstock/pipeline/stages/stream_chunk.h"
 #include "penstock/pipeline/streams/stream_input.h"
@@ -118,7 +119,7 @@ void ParallelMapReader::load(uint64_t epoch, const State& state) {
   if (source_ == nullptr) {
     step = count_in(state, "index");
     if (step > made_.chain().length(0)) {
-      throw Error(Code::kInvalidArgument, "restore", "the state is beyond the source's end");
+      throw refuse_restore("the state is beyond the source's end");
     }
   } else {
     step = count_in(state, "ordinal");

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "penstock/base/error.h"
 #include "penstock/base/json.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/streams.h"
@@ -114,9 +113,7 @@ void StreamInput::load(uint64_t epoch, const State& state) {
   over_ = false;
   // Chunks may be smaller now than when the state was saved.
   while (used > 0) {
-    if (!more()) {
-      throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");
-    }
+    if (!more()) throw refuse_restore("the state is beyond its input's end");
     for (; used > 0 && left() > 0; --used) {
       if (failed() && failed_then-- == 0) raise_failure();
       use();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/streams/held_back.h"
@@ -117,14 +118,14 @@ class BucketByLength : public StreamMapped {
     void load(uint64_t epoch, const State& state) override {
       const State& waiting = member_of(state, "waiting");
       if (!waiting.is_array() || waiting.size() != buckets_.size()) {
-        throw Error(Code::kInvalidArgument, "restore", "the state is of other buckets");
+        throw refuse_restore("the state is of other buckets");
       }
       std::unordered_map<uint64_t, size_t> bucket_of;
       for (size_t i = 0; i < buckets_.size(); ++i) {
         buckets_[i].clear();
         for (const State& ordinal : waiting[i]) {
           if (!ordinal.is_number_unsigned()) {
-            throw Error(Code::kInvalidArgument, "restore", "what waits in a bucket is no ordinal");
+            throw refuse_restore("what waits in a bucket is no ordinal");
           }
           bucket_of[ordinal.get<uint64_t>()] = i;
         }
@@ -137,9 +138,7 @@ class BucketByLength : public StreamMapped {
             buckets_[bucket_of[row->ordinal]].push_back(std::move(row));
             ++found;
           });
-      if (found != bucket_of.size()) {
-        throw Error(Code::kInvalidArgument, "restore", "the buckets' state contradicts itself");
-      }
+      if (found != bucket_of.size()) throw refuse_restore("the buckets' state contradicts itself");
     }
 
    private:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/cache/cached_rows.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/losses.h"
@@ -205,7 +206,7 @@ class CacheStream : public StreamMapped {
       next_ = count_in(state, "index");
       over_ = state.contains("over");
       if (kept_->end().value_or(next_) < next_) {
-        throw Error(Code::kInvalidArgument, "restore", "the state is beyond the end of the cache");
+        throw refuse_restore("the state is beyond the end of the cache");
       }
     }
 

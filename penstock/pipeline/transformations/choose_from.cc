@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/stages/schema_checker.h"
@@ -106,7 +107,7 @@ class ChooseFrom : public StreamInputs {
     void load(uint64_t epoch, const State& state) override {
       const State& inputs = member_of(state, "inputs");
       if (!inputs.is_array() || inputs.size() != inputs_.size()) {
-        throw Error(Code::kInvalidArgument, "restore", "the state is of another number of inputs");
+        throw refuse_restore("the state is of another number of inputs");
       }
       over_ = state.contains("over");
       choices_.load(epoch, member_of(state, "choices"));

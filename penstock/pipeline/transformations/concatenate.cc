@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
 #include "penstock/pipeline/stages/schema_checker.h"
@@ -140,9 +141,7 @@ class ConcatenateStream : public StreamInputs {
     }
     void load(uint64_t epoch, const State& state) override {
       const uint64_t which = count_in(state, "which");
-      if (which >= readers_.size()) {
-        throw Error(Code::kInvalidArgument, "restore", "the state is of more inputs");
-      }
+      if (which >= readers_.size()) throw refuse_restore("the state is of more inputs");
       epoch_ = epoch;
       which_ = which;
       given_ = state.contains("given") ? count_in(state, "given") : 0;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/streams/mapped_input.h"
@@ -136,9 +137,7 @@ class FilterStream : public Streamed {
     void load(uint64_t epoch, const State& state) override {
       if (!stops_) return input_.load(epoch, state);
       const State& over = member_of(state, "over");
-      if (!over.is_boolean()) {
-        throw Error(Code::kInvalidArgument, "restore", "'over' is neither true nor false");
-      }
+      if (!over.is_boolean()) throw refuse_restore("'over' is neither true nor false");
       over_ = over.get<bool>();
       input_.load(epoch, member_of(state, "input"));
     }

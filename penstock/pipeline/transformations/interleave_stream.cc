@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/base/random.h"
 #include "penstock/pipeline/element/example_rows.h"
 #include "penstock/pipeline/element/given.h"
@@ -109,15 +110,14 @@ class InterleaveStream : public StreamMapped {
       const State& input = member_of(state, "input");
       if (!places.is_array() || places.size() != places_.size() || place >= places_.size() ||
           given >= stage_.block_) {
-        throw Error(Code::kInvalidArgument, "restore", "the state is of another cycle");
+        throw refuse_restore("the state is of another cycle");
       }
       close(epoch);
       for (place_ = 0; place_ < places.size(); ++place_) {
         if (places[place_].is_null()) continue;
         outer_.load(epoch, member_of(places[place_], "outer"));
         if (!outer_.more()) {
-          throw Error(Code::kInvalidArgument, "restore",
-                      "the element that a plan was opened from is not there any more");
+          throw refuse_restore("the element that a plan was opened from is not there any more");
         }
         if (auto failure = open()) std::rethrow_exception(failure->error);
         places_[place_]->input->load(epoch, member_of(places[place_], "inner"));

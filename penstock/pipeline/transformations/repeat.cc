@@ -105,9 +105,7 @@ class RepeatStream : public StreamMapped {
     void load(uint64_t epoch, const State& state) override {
       first_ = first_of(epoch, count_);
       round_ = count_in(state, "round");
-      if (round_ >= count_) {
-        throw Error(Code::kInvalidArgument, "restore", "the state's round is none of repeat's");
-      }
+      if (round_ >= count_) throw refuse_restore("the state's round is none of repeat's");
       const State& empty = member_of(state, "empty");
       if (!empty.is_boolean()) throw refuse_restore("whether repeat's round is empty is not said");
       empty_ = empty.get<bool>();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/base/random.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/inputs.h"
@@ -89,7 +90,7 @@ class SampleFrom : public StreamInputs {
       auto boolean = [](const State& value) { return value.is_boolean(); };
       if (!inputs.is_array() || inputs.size() != inputs_.size() || !over.is_array() ||
           over.size() != inputs_.size() || !std::all_of(over.begin(), over.end(), boolean)) {
-        throw Error(Code::kInvalidArgument, "restore", "the state is of another number of inputs");
+        throw refuse_restore("the state is of another number of inputs");
       }
       enter(epoch);
       draws_ = draws;

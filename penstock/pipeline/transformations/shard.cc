@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/streams/stream_input.h"
 #include "penstock/pipeline/streams/streams.h"
@@ -90,8 +91,7 @@ class ShardStream : public StreamMapped {
     }
     void load(uint64_t epoch, const State& state) override {
       if (count_in(state, "rank") != stage_.rank_ || count_in(state, "world") != stage_.world_) {
-        throw Error(Code::kInvalidArgument, "restore",
-                    "a stream's state is for the rank and world that it was taken at");
+        throw refuse_restore("a stream's state is for the rank and world that it was taken at");
       }
       input_.load(epoch, member_of(state, "input"));
     }

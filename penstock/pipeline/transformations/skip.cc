@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/streams/stream_input.h"
 #include "penstock/pipeline/streams/streams.h"
@@ -79,9 +79,7 @@ class SkipStream : public StreamMapped {
     State save() const override { return {{"skipped", skipped_}, {"input", input_->save()}}; }
     void load(uint64_t epoch, const State& state) override {
       skipped_ = count_in(state, "skipped");
-      if (skipped_ > stage_.n_) {
-        throw Error(Code::kInvalidArgument, "restore", "more is skipped than skip does");
-      }
+      if (skipped_ > stage_.n_) throw refuse_restore("more is skipped than skip does");
       input_->load(epoch, member_of(state, "input"));
     }
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/transformations.h"
@@ -67,9 +67,7 @@ class TakeStream : public StreamMapped {
     State save() const override { return {{"taken", taken_}, {"input", input_->save()}}; }
     void load(uint64_t epoch, const State& state) override {
       taken_ = count_in(state, "taken");
-      if (taken_ > n_) {
-        throw Error(Code::kInvalidArgument, "restore", "the state is beyond the end of take");
-      }
+      if (taken_ > n_) throw refuse_restore("the state is beyond the end of take");
       input_->load(epoch, member_of(state, "input"));
     }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/element/column_block.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/schema_checker.h"
@@ -113,7 +114,7 @@ class Unbatch : public StreamMapped {
       row_ = 0;
       if (row == 0) return;
       if (!more() || row >= rows_of_next()) {
-        throw Error(Code::kInvalidArgument, "restore", "the state is beyond its element's rows");
+        throw refuse_restore("the state is beyond its element's rows");
       }
       row_ = row;
       // The losses noted on the element were delivered with its first row.

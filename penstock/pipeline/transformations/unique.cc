@@ -5,7 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/streams/mapped_input.h"
 #include "penstock/pipeline/streams/streams.h"
@@ -137,9 +137,7 @@ class Unique : public Streamed {
       const uint64_t failed = state.contains("failed") ? count_in(state, "failed") : 0;
       begin(epoch);
       while (taken_ < taken || behind_ < behind) {
-        if (!mapped_.more()) {
-          throw Error(Code::kInvalidArgument, "restore", "the state is beyond its input's end");
-        }
+        if (!mapped_.more()) throw refuse_restore("the state is beyond its input's end");
         if (input().failed() && failed_ == failed) input().raise_failure();
         (is_new() ? taken_ : behind_) += 1;
         if (taken_ < taken) behind_ = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/base/json.h"
 #include "penstock/pipeline/element/element.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan/builder.h"
@@ -151,7 +152,7 @@ class ZipStream : public StreamInputs {
     void load(uint64_t epoch, const State& state) override {
       const State& inputs = member_of(state, "inputs");
       if (!inputs.is_array() || inputs.size() != inputs_.size()) {
-        throw Error(Code::kInvalidArgument, "restore", "the state is of another number of inputs");
+        throw refuse_restore("the state is of another number of inputs");
       }
       for (size_t i = 0; i < inputs_.size(); ++i) inputs_[i]->load(epoch, inputs[i]);
     }

@@ -228,6 +228,20 @@ def write_rows(rows: Rows, outputs: list[str]) -> tuple[int, Said]:
     return number, rows.said
 
 
+def _surveyed(paths: list[str], skip: bool, features: bool = False) -> Survey:
+    """The counts of the files, whose damage is printed, and an error unless `skip`."""
+    total = Survey("")
+    for found in surveys(paths, features=features):
+        print_damage(found)
+        total.add(found)
+    if total.lost_places and not skip:
+        raise Failed(
+            f"{counted(total.lost_places, 'damaged place')}, and nothing was written; "
+            f"--skip-damage leaves out {total.lost_bytes:,} bytes"
+        )
+    return total
+
+
 def _fed(dataset: Dataset, skip: bool, said: Said) -> Iterator[Row]:
     """The rows of a Dataset, without lost ones if `skip`; these are counted in `said`."""
     with dataset.build(on_error="skip" if skip else "raise") as feed:
@@ -247,15 +261,7 @@ def _rows_of(dataset: Dataset, skip: bool, count: int) -> Rows:
 
 def sample_rows(paths: list[str], skip: bool, kind: str) -> Rows:
     """Samples of tar archives: the key and the fields of each, of which arrays are decoded."""
-    total = Survey("")
-    for found in surveys(paths):
-        print_damage(found)
-        total.add(found)
-    if total.lost_places and not skip:
-        raise Failed(
-            f"{counted(total.lost_places, 'damaged place')}, and nothing was written; "
-            f"--skip-damage leaves out {total.lost_bytes:,} bytes"
-        )
+    total = _surveyed(paths, skip)
     dataset = Dataset.tar(paths)
     rows = _rows_of(dataset, skip, total.records)
     if kind == "tar" or not rows.spec:
@@ -275,15 +281,7 @@ def cifar_rows(paths: list[str], classes: int, skip: bool, kind: str) -> Rows:
 
 def example_rows(paths: list[str], skip: bool) -> Rows:
     """The features of tf.Examples, which all of them have."""
-    total = Survey("")
-    for found in surveys(paths, features=True):
-        print_damage(found)
-        total.add(found)
-    if total.lost_places and not skip:
-        raise Failed(
-            f"{counted(total.lost_places, 'damaged place')}, and nothing was written; "
-            f"--skip-damage leaves out {total.lost_bytes:,} bytes"
-        )
+    total = _surveyed(paths, skip, features=True)
     if total.examples != total.records or total.sequences:
         raise Failed(
             f"{counted(total.records - total.examples + total.sequences, 'record')} of "

@@ -50,8 +50,10 @@ class DatasetUpdates:
 
 
 @contextlib.contextmanager
-def reporting_failure(link: int, name: str) -> Iterator[None]:
-    """Report an exception to the process that started this one, and exit."""
+def starting(name: str, link: int, settings: dict[str, Any]) -> Iterator[None]:
+    """Start a worker: report an exception to the process that started this one, and exit."""
+    if settings["keep_freed_memory"]:
+        _engine.keep_freed_memory()
     try:
         yield
     except BaseException as error:
@@ -59,11 +61,12 @@ def reporting_failure(link: int, name: str) -> Iterator[None]:
 
         _engine.report_failure(link, pack_exception(error, f"{name}, starting"))
         sys.exit(1)
+    restore_stderr()
 
 
 def unpack_dataset(
     index: int, fds: dict[str, int], settings: dict[str, Any]
-) -> tuple[WorkerPayload, Any]:
+) -> tuple[WorkerPayload, Any, DatasetUpdates]:
     """Unpack the data set, and build the plan of a Dataset (otherwise None).
 
     A plan has the caches of `fds`. Without any, it has caches of its own.
@@ -72,34 +75,21 @@ def unpack_dataset(
     os.close(fds["payload"])
     if info.initialise is not None:
         info.initialise(index)
+    update = DatasetUpdates(fds["link"], info.hooked, settings["version"], settings["length"])
     if settings["source"] != "chain":
-        return info, None
+        return info, None, update
     caches = [fds[name] for name in sorted(fds) if name.startswith("cache")]
     skips = settings["on_error"] == "skip"
-    return info, info.source._native.build_with(skips, fds["files"], caches or None)
+    return info, info.source._native.build_with(skips, fds["files"], caches or None), update
 
 
 def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
     link = fds["link"]
-    if settings["keep_freed_memory"]:
-        _engine.keep_freed_memory()
-    with reporting_failure(link, f"worker {index}"):
-        info, plan = unpack_dataset(index, fds, settings)
-    restore_stderr()
-    update = DatasetUpdates(link, info.hooked, settings["version"], settings["length"])
+    with starting(f"worker {index}", link, settings):
+        info, plan, update = unpack_dataset(index, fds, settings)
     settings = dict(settings, pid=os.getpid())
-    if settings["source"] == "chain":
-        place = (index, fds["ring"], fds["arena"], link, settings["number"])
+    place = (index, fds["ring"], fds["arena"], link, settings["number"])
+    if plan is not None:
         _engine.serve_chain(*place, settings, plan)
-        return
-    _engine.serve_samples(
-        index,
-        fds["ring"],
-        fds["arena"],
-        link,
-        settings["number"],
-        settings,
-        info.source,
-        info.collate,
-        update,
-    )
+    else:
+        _engine.serve_samples(*place, settings, info.source, info.collate, update)

@@ -27,25 +27,8 @@ _ENDS = 3  # of a member's actor, without a report in between: the member has fa
 _AHEAD = 4  # reports of each member that an actor makes before the first is taken
 
 
-def population(
-    model: Any,
-    *,
-    members: int,
-    hyper: Mapping[str, Any] | None = None,
-    optimizer: str = "adam",
-    loss: Callable[[Any, Any], Any] | None = None,
-    seed: int = 0,
-    strategy: Literal["stacked", "concurrent"] | None = None,
-    threads: int | None = None,
-    compile: bool = False,
-    resident: int | None = None,
-    device: Any = None,
-    workers: int | None = None,
-    num_cpus: float = 1.0,
-    num_gpus: float = 0.0,
-    snapshot_seconds: float = 10.0,
-) -> Population:
-    """Train a `train.Population` on the nodes of a Ray cluster.
+class Population(train.Population):
+    """A `train.Population` whose members train on the nodes of a Ray cluster.
 
     Actors train the members in groups, each group by a `train.Population` of its own. This process
     has all members' states, which the actors report as they train. When an actor or its node ends,
@@ -70,14 +53,17 @@ def population(
     snapshot_seconds : float
         Time between two reports of a member, so what the end of a node may cost.
 
-    Returns
-    -------
-    Population
-
     Raises
     ------
     InvalidArgument
         A wrong option or model; no node has the resources for an actor.
+
+    Notes
+    -----
+    Methods are those of `train.Population`, with these differences. Members train on while the
+    caller works on a result. `put`, `copy` to, and `perturb` are for members that are not in
+    training. `take`, `step`, `module` and `copy` from a member in training see its last report.
+    Each member has its own pass over the data: its n-th step of a run takes the n-th batch.
 
     Examples
     --------
@@ -85,47 +71,25 @@ def population(
     >>> for result in networks.train(data, steps=2000).as_completed():
     ...     print(result.member, result.losses[-1], result.error)
     """
-    return Population(
-        model,
-        members=members,
-        hyper=hyper,
-        optimizer=optimizer,
-        loss=loss,
-        seed=seed,
-        strategy=strategy,
-        threads=threads,
-        compile=compile,
-        resident=resident,
-        device=device,
-        workers=workers,
-        num_cpus=num_cpus,
-        num_gpus=num_gpus,
-        snapshot_seconds=snapshot_seconds,
-    )
-
-
-class Population(train.Population):
-    """A population of `penstock.ray.population`: a `train.Population` that trains elsewhere.
-
-    Methods are those of `train.Population`, with these differences. Members train on while the
-    caller works on a result. `put`, `copy` to, and `perturb` are for members that are not in
-    training. `take`, `step`, `module` and `copy` from a member in training see its last report.
-    Each member has its own pass over the data: its n-th step of a run takes the n-th batch.
-    """
 
     def __init__(
         self,
         model: Any,
         *,
-        loss: Any,
-        threads: int | None,
-        resident: int | None,
-        device: Any,
-        workers: int | None,
-        num_cpus: float,
-        num_gpus: float,
-        snapshot_seconds: float,
-        **options: Any,
+        members: int,
+        hyper: Mapping[str, Any] | None = None,
+        optimizer: str = "adam",
+        loss: Callable[[Any, Any], Any] | None = None,
+        seed: int = 0,
+        strategy: Literal["stacked", "concurrent"] | None = None,
+        threads: int | None = None,
+        compile: bool = False,
+        resident: int | None = None,
+        device: Any = None,
+        workers: int | None = None,
+        num_cpus: float = 1.0,
+        num_gpus: float = 0.0,
+        snapshot_seconds: float = 10.0,
     ) -> None:
         import ray
 
@@ -140,7 +104,17 @@ class Population(train.Population):
             raise InvalidArgument("snapshot_seconds must be above 0", _OPERATION)
         threads = integer("threads", threads or -int(-num_cpus // 1) or 1, 1, operation=_OPERATION)
         # This process keeps the states; the actors compute.
-        super().__init__(model, loss=loss, threads=threads, resident=1, **options)
+        own: dict[str, Any] = {"optimizer": optimizer, "strategy": strategy, "compile": compile}
+        super().__init__(
+            model,
+            members=members,
+            hyper=hyper,
+            loss=loss,
+            seed=seed,
+            threads=threads,
+            resident=1,
+            **own,
+        )
         if not ray.is_initialized():
             ray.init()
         if workers is None:
@@ -148,11 +122,11 @@ class Population(train.Population):
         workers = integer("workers", workers, 1, operation=_OPERATION)
         resident = -(-len(self) // workers) if resident is None else resident
         self._group = integer("resident", resident, 1, operation=_OPERATION)
-        given = dict(options, threads=threads, device=device, hyper=self.hyper(0))
-        for name in ("members", "seed"):
-            given.pop(name)
-        given["hyper"].pop("seed")
-        plan = Plan(ray.put((model, loss)), self._group, given, seconds)
+        first = self.hyper(0)
+        first.pop("seed")
+        own |= {"device": device, "hyper": first}
+        del own["loss"]  # with the model
+        plan = Plan(ray.put((model, loss)), self._group, own, seconds)
         self._workers = [_Worker(plan, self._reserved) for _ in range(workers)]
 
     def put(
@@ -180,6 +154,9 @@ class Population(train.Population):
 
     def _run_of(self, data: Any) -> PopulationRun:
         return PopulationRun(self, data)
+
+
+population = Population  # named as `feed`, `workers` and the others are
 
 
 class PopulationRun(train.PopulationRun):

@@ -15,6 +15,7 @@ from ..errors import InvalidArgument, OutOfMemory
 from .device_rows import DeviceRows
 from .member_rows import HostRows, MemberRows, available_bytes
 from .population_strategies import Buffers, Weights
+from .torch_module import trained
 
 __all__ = ["TorchModules"]
 
@@ -240,18 +241,7 @@ def _tensors(rows: MemberRows) -> tuple[Any, Any]:
 
 def _trained(module: Any) -> dict[str, Any]:
     """The parameters of a module that are a member's weights."""
-    found = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    if not found:
-        raise InvalidArgument("the module has no parameter that requires a gradient", "Population")
-    device = next(iter(found.values())).device
-    for name, parameter in found.items():
-        if parameter.dtype != torch.float32 or parameter.device != device:
-            raise InvalidArgument(
-                f"parameter {name!r} is {parameter.dtype} on {parameter.device}; a population has "
-                f"float32 on one device, here {device}",
-                "Population",
-            )
-    return found
+    return trained(module, "Population")
 
 
 def _buffers_of(module: Any) -> dict[str, np.ndarray[Any, Any]]:

@@ -29,6 +29,22 @@ class Aliased(NamedTuple):
     gradients: Slab
 
 
+def trained(module: torch.nn.Module, operation: str) -> dict[str, torch.nn.Parameter]:
+    """The parameters of a module that require a gradient: float32 on one device."""
+    found = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not found:
+        raise InvalidArgument("the module has no parameter that requires a gradient", operation)
+    device = next(iter(found.values())).device
+    for name, parameter in found.items():
+        if parameter.dtype != torch.float32 or parameter.device != device:
+            raise InvalidArgument(
+                f"parameter {name!r} is {parameter.dtype} on {parameter.device}; all must be "
+                f"float32 on one device, and the first one is on {device}",
+                operation,
+            )
+    return found
+
+
 def alias(module: Any, parameters: Parameters | None = None, *, shared: bool = False) -> Aliased:
     """Make a torch module's parameters, and their gradients, views of the engine's memory.
 
@@ -73,19 +89,8 @@ def alias(module: Any, parameters: Parameters | None = None, *, shared: bool = F
         changed. From `Updater.apply`: a parameter of the module is no view any more, as after
         ``module.to`` or ``module.half``; alias the module again.
     """
-    found = {
-        name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad
-    }
-    if not found:
-        raise InvalidArgument("the module has no parameter that requires a gradient", "alias")
+    found = trained(module, "alias")
     device = next(iter(found.values())).device
-    for name, parameter in found.items():
-        if parameter.dtype != torch.float32 or parameter.device != device:
-            raise InvalidArgument(
-                f"parameter {name!r} is {parameter.dtype} on {parameter.device}; "
-                f"only float32 on one device can be a view, and the first one is on {device}",
-                "alias",
-            )
     if parameters is None:
         parameters = _parameters_of(found, device, bool(shared))
     else:
