@@ -17,10 +17,11 @@ import ray
 
 from .. import _engine
 from ..errors import Closed, Error, InvalidArgument, NotFound
+from .shard_places import Place, actors, leaders
 
-NAMESPACE = "penstock"
 # Seconds between two checks of a shard: whether it has been replaced; between two counts.
 _WATCH, _METRICS = 1.0, 5.0
+_ATTEND = 0.2  # seconds between two attempts of a replica to follow or to lead
 _RETRY = 5.0  # seconds until a snapshot that failed is tried again
 # Seconds that a step of a snapshot may take at all shards together: in memory; on the disk.
 _STEP, _WRITE = 10.0, 600.0
@@ -40,6 +41,8 @@ class Plan:
     encrypt: bool | None
     snapshots: str
     seconds: float
+    replicas: int
+    replica_timeout: float
     server: int  # the server's id
     secret: str
 
@@ -66,11 +69,17 @@ def _restarted() -> bool:
 
 
 class ShardActor:
-    """One shard. A restarted actor continues from the newest snapshot."""
+    """One shard, or one of its two replicas.
 
-    def __init__(self, shard: int, *pieces: bytes) -> None:
+    A restarted actor without a replica continues from the newest snapshot. With one, the actor
+    attends to the other: it follows it, takes its place, or, if both were restarted, continues from
+    the newest snapshot. HostedShard.attend decides.
+    """
+
+    def __init__(self, shard: int, replica: int, *pieces: bytes) -> None:
         self._plan = Plan.of(pieces)
         self._number = shard
+        self._replica = replica
         self._node = ray.get_runtime_context().get_node_id()
         self._host = ray.util.get_node_ip_address()
         self._opening = threading.Lock()
@@ -80,17 +89,31 @@ class ShardActor:
         restarted = _restarted()
         if restarted:
             self._why_not = "it continues from a snapshot"
-        threading.Thread(target=self._watch, args=(restarted,), daemon=True).start()
+        replicated = self._plan.replicas > 1
+        watch = threading.Thread(
+            target=self._attend if replicated else self._watch,
+            args=() if replicated else (restarted,),
+            daemon=True,
+        )
+        watch.start()
 
     def plan(self) -> Plan:
         return self._plan
+
+    def prepare(self) -> None:
+        """Take the memory of a replica, which may fail."""
+        with self._opening:
+            if self._plan.replicas > 1:
+                self._opened = self._opened or self._open()
 
     def begin(self, snapshot: tuple[int, int] | None, weights: bytes, version: int) -> list[str]:
         """Serve the state of a snapshot, or these weights; return warnings."""
         with self._opening:
             if self._shard is not None:
                 return []
-            shard = self._opened or self._open()
+            shard = self._opened = self._opened or self._open()
+            if self._plan.replicas > 1 and shard.assignment()[1] == self._plan.server:
+                return []  # a replica leads, or will
             if snapshot is None:
                 shard.begin(weights, version)
             else:
@@ -98,12 +121,25 @@ class ShardActor:
             self._shard = shard
             return shard.damaged_snapshots
 
-    def locate(self) -> tuple[str, str, str, int] | str:
+    def locate(self) -> Place | str:
         """Return node, address on that node, address elsewhere and epoch; or why there is none."""
         shard = self._shard
         if shard is None or not (addresses := shard.addresses):
             return f"shard {self._number} of {self._plan.name} does not serve: {self._why_not}"
         return self._node, addresses[0], addresses[1], shard.epoch
+
+    def replica(self) -> tuple[int, str, list[str]]:
+        """Return the id of this process's shard, the node, and the addresses at which it serves."""
+        with self._opening:
+            shard = self._opened
+        return (0, "", []) if shard is None else (shard.id, self._node, shard.addresses)
+
+    def lose_leader(self, leader: int) -> None:
+        """The process with this id, which leads, was replaced."""
+        with self._opening:
+            shard = self._opened
+        if shard is not None:
+            shard.lose_leader(leader)
 
     def hold(self, writer: int) -> None:
         self._serving().hold(writer)
@@ -139,6 +175,8 @@ class ShardActor:
             plan.secret,
             plan.encrypt,
             plan.snapshots,
+            plan.replicas,
+            plan.replica_timeout,
         )
 
     def _serving(self) -> _engine.HostedShard:
@@ -163,6 +201,65 @@ class ShardActor:
                 counted = time.monotonic()
                 counts.show(shard.stats())
 
+    # ---- two replicas
+
+    def _attend(self) -> None:  # in a thread
+        counts = _Counts(self._plan.name, self._number)
+        counted, single_since, warned = 0.0, time.monotonic(), False
+        while True:
+            shard = self._shard
+            time.sleep(_ATTEND if shard is None else _WATCH)
+            try:
+                if shard is None:
+                    self._attend_once()
+                    single_since, warned = time.monotonic(), False
+                    continue
+                if shard.fence():
+                    self._log(f"another process leads it now, instead of epoch {shard.epoch}")
+                    with self._opening:  # follows with a new state, as a new process would
+                        self._shard = self._opened = None
+                    continue
+            except Exception as error:  # tried again: the folder, or the other actor, may come back
+                self._why_not = str(error)
+                continue
+            now = time.monotonic()
+            if shard.replicas > 1:
+                single_since, warned = now, False
+            elif not warned and now - single_since > self._plan.replica_timeout:
+                warned = True
+                self._log("has one replica; pushes are acknowledged when one host has them")
+            if now - counted > _METRICS:
+                counted = now
+                counts.show(shard.stats())
+
+    def _attend_once(self) -> None:
+        self.prepare()
+        shard = self._opened
+        assert shard is not None
+        # Read before the other actor is asked: see HostedShard.attend.
+        seen = shard.assignment()
+        if seen[1] != self._plan.server:
+            return
+        other = actors(self._plan, self._number)[1 - self._replica]
+        number, node, addresses = ray.get(other.replica.remote(), timeout=_STEP)
+        address = ""
+        if addresses:
+            address = addresses[0] if node == self._node else addresses[1]
+        attended = shard.attend(seen, number, address)
+        if attended == "leads":
+            for damage in shard.damaged_snapshots:
+                _log.warning("%s. Continuing from an older snapshot", damage)
+            self._shard = shard
+        else:
+            self._why_not = shard.why_not
+            if attended == "other follows":
+                other.lose_leader.remote(seen[2])
+
+    def _log(self, text: str) -> None:
+        _log.warning("shard %d of %s: %s", self._number, self._plan.name, text)
+
+    # ---- without replicas
+
     def _restore(self) -> bool:
         with self._opening:
             try:
@@ -184,7 +281,10 @@ class ShardActor:
 class _Counts:
     """A shard's counts in Ray's metrics."""
 
-    _KEYS = ("version", "pushes", "pulls", "repeated", "lapsed", "bytes_in", "bytes_out")
+    _KEYS = (
+        *("version", "pushes", "pulls", "repeated", "lapsed", "bytes_in", "bytes_out"),
+        "replicas",
+    )
 
     def __init__(self, name: str, shard: int) -> None:
         from ray.util.metrics import Gauge
@@ -266,17 +366,11 @@ class SnapshotActor:
                 pause = min(pause, _RETRY)
 
     def _unsaved(self) -> bool:
-        return any(_all(self._shards(), "unsaved", _STEP))
-
-    def _shards(self) -> list[Any]:
-        return [
-            ray.get_actor(self._plan.actor(f"shard-{i}"), NAMESPACE)
-            for i in range(self._plan.shards)
-        ]
+        return any(_all(leaders(self._plan, _STEP), "unsaved", _STEP))
 
     def _save(self) -> None:
         with self._saving:
-            shards = self._shards()
+            shards = leaders(self._plan, _STEP)
             if self._folder is None:
                 self._folder = self._reopen()
             epoch, generation = self._folder.next()
