@@ -23,6 +23,7 @@ _OPERATION = "ray.parameter_server"
 # Seconds: until all actors run; until a step at all of them is done; until the last snapshot is
 # written.
 _START, _STEP, _LAST = 120.0, 60.0, 600.0
+_RETRY = 0.1  # seconds between two searches for the leader of a shard
 _THREADS = 16  # of an actor: calls that run at a time
 
 
@@ -290,7 +291,14 @@ class ParameterServer(Closing):
             raise Closed(
                 f"the server {self.name} was closed, or lost a shard without snapshots", method
             )
-        return self._call(leaders(self._plan, _STEP), method, timeout)
+        end = time.monotonic() + _STEP
+        while True:
+            try:
+                return self._call(leaders(self._plan, _STEP), method, timeout)
+            except Closed:  # a leader that was lost just now has answered that it leads
+                if self._plan.replicas == 1 or time.monotonic() > end:
+                    raise
+            time.sleep(_RETRY)
 
     def _call(self, actors: list[Any], method: str, timeout: float) -> list[Any]:
         import ray

@@ -87,7 +87,7 @@ class ShardActor:
         self._shard: _engine.HostedShard | None = None
         self._why_not = "it has not begun"
         restarted = _restarted()
-        if restarted:
+        if restarted and self._plan.replicas == 1:
             self._why_not = "it continues from a snapshot"
         replicated = self._plan.replicas > 1
         watch = threading.Thread(
