@@ -32,6 +32,10 @@ IMPORTS_A_FRAMEWORK = re.compile(
     re.MULTILINE,
 )
 
+# The text of a test, and the names of frameworks in it or in its parameters.
+TEST_FUNCTION = re.compile(r"^def (test_\w+)(.*?)(?=^[^\s)]|\Z)", re.MULTILINE | re.DOTALL)
+FRAMEWORK = re.compile(r"(?<![a-z])(accelerate|jax|keras|ray|tensorflow|torch)(?![a-z])")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -50,6 +54,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     imports = IMPORTS_A_FRAMEWORK.search(collection_path.read_text(encoding="utf-8")) is not None
     return True if imports != (part == "only") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of modules that import none, tests that do go last: every fork after them takes longer."""
+    if config.getoption("--frameworks") != "without":
+        return
+    functions: dict[Path, set[str]] = {}
+
+    def imports_a_framework(item: pytest.Item) -> bool:
+        if item.path not in functions:
+            found = TEST_FUNCTION.findall(item.path.read_text(encoding="utf-8"))
+            functions[item.path] = {name for name, body in found if FRAMEWORK.search(body)}
+        name, _, parameters = item.name.partition("[")
+        return name in functions[item.path] or FRAMEWORK.search(parameters) is not None
+
+    items.sort(key=imports_a_framework)
 
 
 def pytest_configure(config: pytest.Config) -> None:

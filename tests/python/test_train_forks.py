@@ -80,7 +80,7 @@ def child():
     server.close()
 threads = [threading.Thread(target=work) for _ in range(3)]
 for thread in threads: thread.start()
-fork(child, 50)
+fork(child, 12)
 def client():
     with train.connect(server.addresses) as client:
         client.pull()
@@ -136,7 +136,7 @@ def child():
     refused(lambda: channel.get(1))
     with channel:
         pass
-fork(child, 50)
+fork(child, 12)
 stop = True
 for thread in threads: thread.join()
 experience.close()

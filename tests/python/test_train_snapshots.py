@@ -68,13 +68,17 @@ def test_without_a_good_snapshot_there_is_an_error_that_names_a_file(tmp_path):
 
 
 SERVE = """
-import sys
+import os, socket, sys, time
 from penstock import train
 server = train.ParameterServer(train.Parameters({"w": (300, 500), "v": (70_000,)}), train.SGD(1.0),
                                shards=2, snapshots=sys.argv[1],
                                use_multiprocessing=sys.argv[2] == "True")
 print(*server.addresses, flush=True)
-input()
+if input() == "as if killed":  # the kernel closes its files first, its children are another's later
+    type(server._processes._process).wait = lambda process: time.sleep(20)  # no more is started
+    server._processes._ends[0].shutdown(socket.SHUT_RDWR)
+    time.sleep(1)
+    os._exit(1)
 """
 
 
@@ -108,12 +112,16 @@ def test_a_folder_has_one_server_at_a_time(tmp_path, processes):
     served(snapshots=tmp_path).close()
 
 
-def test_a_killed_servers_processes_save_what_they_acknowledged(tmp_path):
+@pytest.mark.parametrize("slowly", [False, True])
+def test_a_killed_servers_processes_save_what_they_acknowledged(tmp_path, slowly):
     with another_server(tmp_path, processes=True) as (other, addresses):
         with train.connect(addresses) as client:
             for _ in range(3):
                 client.push(ones(client))
-            other.kill()
+            if slowly:
+                print("as if killed", file=other.stdin, flush=True)
+            else:
+                other.kill()
         other.wait()
 
         def again():

@@ -28,7 +28,8 @@ constexpr int kReadAttempts = 4;              // to copy one version
 constexpr size_t kMaxLineBytes = 1000;        // bytes
 constexpr uint64_t kMinPauseNs = 10'000'000;  // ns between two starts of a shard that fail
 constexpr uint64_t kMaxRestartPauseNs = 1'000'000'000;
-constexpr uint64_t kCloseNs = 10'000'000'000;  // ns until a shard has closed its connections
+constexpr uint64_t kOwnerEndNs = 10'000'000'000;  // ns until a killed owner has ended
+constexpr uint64_t kCloseNs = 10'000'000'000;     // ns until a shard has closed its connections
 constexpr int kPollMs = 200;
 
 struct Plan {
@@ -146,6 +147,19 @@ int64_t until_next(const std::vector<Child>& children) {
 void wait_for(const Child& child) {
   while (waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
   }
+}
+
+// Whether the owner was killed. The kernel closes its end of `control` first, and gives its
+// children another parent later: milliseconds later on a busy machine.
+bool was_killed(pid_t owner, int control) {
+  const uint64_t deadline = now_ns() + kOwnerEndNs;
+  while (getppid() == owner) {
+    pollfd end{control, 0, 0};
+    poll(&end, 1, 0);
+    if ((end.revents & POLLHUP) == 0 || now_ns() > deadline) return false;
+    poll(nullptr, 0, 1);
+  }
+  return true;
 }
 
 // Ends the shards: together they have kCloseNs to close their connections.
@@ -320,7 +334,7 @@ void supervise_shards(const std::string& text, const std::vector<int>& descripto
   }
   end_shards(children);
   // An owner that was killed cannot save the last changes.
-  const bool orphaned = getppid() != plan.owner;
+  const bool orphaned = was_killed(plan.owner, control);
   const auto served = [](const auto& memory) { return memory->served() > 0; };
   if (!shared || !orphaned || !std::ranges::all_of(memories, served)) return;
   SnapshotFolder folder(plan.snapshots, partition(plan.layout, memories.size()), plan.optimizer,

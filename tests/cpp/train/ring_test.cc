@@ -16,7 +16,7 @@ namespace {
 #ifdef PENSTOCK_SANITIZED
 constexpr uint64_t kRecords = 20'000;
 #else
-constexpr uint64_t kRecords = 300'000;
+constexpr uint64_t kRecords = 50'000;
 #endif
 
 struct Memory {
