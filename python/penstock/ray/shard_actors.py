@@ -22,6 +22,7 @@ from .shard_places import Place, actors, leaders
 # Seconds between two checks of a shard: whether it has been replaced; between two counts.
 _WATCH, _METRICS = 1.0, 5.0
 _ATTEND = 0.2  # seconds between two attempts of a replica to follow or to lead
+_TRIES = 20  # of a snapshot of replicas that change
 _RETRY = 5.0  # seconds until a snapshot that failed is tried again
 # Seconds that a step of a snapshot may take at all shards together: in memory; on the disk.
 _STEP, _WRITE = 10.0, 600.0
@@ -369,6 +370,15 @@ class SnapshotActor:
         return any(_all(leaders(self._plan, _STEP), "unsaved", _STEP))
 
     def _save(self) -> None:
+        """Save a snapshot. A shard whose follower or leader changes meanwhile refuses it."""
+        for _ in range(_TRIES if self._plan.replicas > 1 else 0):
+            try:
+                return self._save_once()
+            except Closed:
+                time.sleep(_ATTEND)
+        self._save_once()
+
+    def _save_once(self) -> None:
         with self._saving:
             shards = leaders(self._plan, _STEP)
             if self._folder is None:
