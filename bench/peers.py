@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class Program:
             text=True,
         )
 
-    def hear(self) -> str:
+    def read_line(self) -> str:
         """Wait for its next line; empty if it has ended."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
@@ -193,6 +194,8 @@ class Mosquitto:
         self._process.wait()
 
 
+# Workers would run after all other processes of the machine otherwise.
+_RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 _RAY: dict[str, Any] = {
     "namespace": "bench",
     "log_to_driver": False,
@@ -201,18 +204,16 @@ _RAY: dict[str, Any] = {
 }
 
 
-def ray_head(room: int) -> str:
+def ray_head(store_bytes: int) -> str:
     """Start a cluster of this process, until `ray_end`; return its address.
 
-    `room` is the size of its store in bytes. Its processes authenticate by a token, which ray reads
+    `store_bytes` is the size of its store. Its processes authenticate by a token, which ray reads
     from the environment when it is imported.
     """
     import secrets
     import tempfile
 
-    os.environ.update(
-        RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32)
-    )
+    os.environ.update(_RAY_ENVIRONMENT, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     import ray
 
     _RAY["_temp_dir"] = tempfile.mkdtemp(prefix="ray-")
@@ -220,7 +221,7 @@ def ray_head(room: int) -> str:
         address="local",
         num_cpus=4,
         include_dashboard=False,
-        object_store_memory=room,
+        object_store_memory=store_bytes,
         **_RAY,
     )
     return str(begun.address_info["gcs_address"])
@@ -233,6 +234,42 @@ def ray_end() -> None:
 
     ray.shutdown()
     shutil.rmtree(_RAY.pop("_temp_dir"), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def ray_nodes(addresses: Sequence[str], cpus: int, store_bytes: int) -> Iterator[Any]:
+    """A cluster with a node at each address of the loopback device; its driver is at the first.
+
+    `store_bytes` is the size of a node's store.
+    """
+    import shutil
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="ray-")
+    os.environ.update(_RAY_ENVIRONMENT, RAY_AUTH_MODE="disabled", RAY_TMPDIR=folder)
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    try:
+        for address in addresses:
+            cluster.add_node(
+                num_cpus=cpus,
+                object_store_memory=store_bytes,
+                node_ip_address=address,
+                include_dashboard=False,
+            )
+        ray.init(
+            address=cluster.address,
+            _node_ip_address=addresses[0],
+            log_to_driver=False,
+            configure_logging=False,
+        )
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def ray_join(address: str) -> None:

@@ -153,13 +153,15 @@ def reaches(target: Target, value: float) -> bool:
 
 
 def limit_of(case: Case, target: Target, runs: dict[str, list[Figures]]) -> float | None:
-    """The limit's own figure, if it misses the target, too."""
-    if target.against and case.entries[rivals(case, target, runs)[0]].role == "limit":
-        return None
+    """The limit's own figure, if it misses the target, too.
+
+    A target may be measured against a limit: then other limits count, those that do more.
+    """
+    itself = rivals(case, target, runs) if target.against else []
     its = rival_rounds(case, target, runs) if target.against else []
     best: float | None = None
     for name, rounds in runs.items():
-        if case.entries[name].role != "limit":
+        if case.entries[name].role != "limit" or name in itself:
             continue
         if target.against:
             values = times_better(case, target.figure, rounds, its)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # usage: measures.sh [COMMIT...]: files and lines of each part of the tree, by default at HEAD.
-# docs/design/measures.md keeps what it prints.
+#        measures.sh --purposes [COMMIT]: the lines of each part by what they are for.
+# docs/design/measures.md keeps what both print.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,8 +20,53 @@ row() {
   printf '\n'
 }
 
+# Paths by purpose, the first that matches counts: a name, a tab, and a regular expression of awk.
+purposes() {
+  cat <<'LIST'
+devices	(^|[\/_])device[s_.\/]|_device|resident|fake_cuda
+images	\/image\/|(^|[\/_])image[s_]|test_image
+clusters	\/ray\/|_ray[_.]|ray_|penstock\/remote\/|workers\/remote_|remote_(workers|servers|worker)|bindings\/remote[._]c|remote_connection|relay|hosted|shard_resolver|snapshot_(folder|saver)|server\/epoch|ranks
+live streams, populations, callers that wait	online|mqtt|mosquitto|message_|population|member_rows|batcher|call_queue|tls_client|push_source|[_\/]pool\.py|recurrent
+formats	arrow|parquet|hdf5|(^|[\/_])tar[._]|np[yz]|file_rows|row_groups|chunked_array|file_listing|folder_index|image_folder|remote|decoded_cache|sources\/files|file_server|sequence_example
+LIST
+}
+
+# A table of lines at commit $1: a row for each purpose, a column for each part.
+by_purpose() {
+  git archive "$1" penstock python/bindings python/penstock tests | tar -x -C "$work"
+  (cd "$work" && find penstock python tests -type f \( -path 'tests/*' -not -regex '.*\.\(h\|cc\|txt\|cmake\|py\)' -o -print0 \)) |
+    (cd "$work" && xargs -0 wc -l) | awk -v list="$(purposes)" '
+    BEGIN {
+      count = split(list, lines, "\n")
+      for (i = 1; i <= count; ++i) { split(lines[i], pair, "\t"); name[i] = pair[1]; pattern[i] = pair[2] }
+      name[count + 1] = "what the first commit did"
+      name[count + 2] = "all"
+    }
+    $2 == "total" { next }
+    {
+      part = $2 ~ /^penstock/ ? 1 : $2 ~ /^python\/bindings/ ? 2 : $2 ~ /^python\/penstock/ ? 3 : $2 ~ /\.py$/ ? 5 : $2 ~ /^tests/ ? 4 : 0
+      if (part == 0) next
+      for (i = 1; i <= count; ++i) if ($2 ~ pattern[i]) break
+      sum[i, part] += $1
+      sum[count + 2, part] += $1
+    }
+    END {
+      print "| lines for | engine | bindings | Python | tests in C++ | tests in Python |"
+      print "|---|---|---|---|---|---|"
+      for (i = 1; i <= count + 2; ++i) {
+        row = "| " name[i] " |"
+        for (part = 1; part <= 5; ++part) row = row " " sum[i, part] + 0 " |"
+        print row
+      }
+    }'
+}
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+if [ "${1:-}" = --purposes ]; then
+  by_purpose "${2:-HEAD}"
+  exit
+fi
 commits=("${@:-HEAD}")
 printf '| part |'
 for commit in "${commits[@]}"; do printf ' %s |' "$(git rev-parse --short "$commit")"; done

@@ -51,7 +51,7 @@ def measure(size: Size, way: str) -> Figures:
         learner.weights[:] = 1
         learner.publish(1)
         for reader in readers:
-            expect(reader.hear() == "ready", "a reader has ended")
+            expect(reader.read_line() == "ready", "a reader has ended")
         began, publish = {}, []
         for version in range(2, size.versions + 1):
             learner.weights[:] = version
@@ -62,7 +62,7 @@ def measure(size: Size, way: str) -> Figures:
                 time.sleep(1 / size.rate)
         visible: list[float] = []
         for reader in readers:
-            result = json.loads(reader.hear())
+            result = json.loads(reader.read_line())
             expect(result["torn"] == 0, f"{result['torn']} of {len(result['when'])} reads torn")
             seen = iter(result["when"])
             at, when = next(seen)

@@ -30,6 +30,7 @@ from .remote_program import SECRET
 
 PROGRAM = "cases.remote_program"
 OURS, LIMIT = "penstock, 2 remote workers", "limit: send() and recv() of the same bytes"
+LIMIT_MADE = "limit: the same, each batch made anew"
 
 
 def item(shape: tuple[int, ...], k: int) -> Any:
@@ -103,7 +104,7 @@ def penstock_feed(size: Size) -> Figures:
 
     program = Program(PROGRAM, "server")
     try:
-        remote = penstock.remote.workers(program.hear(), WORKERS, secret=SECRET)
+        remote = penstock.remote.workers(program.read_line(), WORKERS, secret=SECRET)
         loader = penstock.Loader(Items(size), workers=remote, max_queue_size=size.queue)
         with closing(loader) as feed:
             return measure(size, lambda: feed)
@@ -111,9 +112,10 @@ def penstock_feed(size: Size) -> Figures:
         program.end()
 
 
-def plain_tcp(size: Size) -> Figures:
+def plain_tcp(size: Size, made: bool = False) -> Figures:
+    """`made`: the sender makes each batch, as ours do, so its bytes are not in the cache."""
     bytes_each = int(np.prod(size.shape)) * 4
-    program = Program(PROGRAM, "stream", bytes_each, size.count)
+    program = Program(PROGRAM, "made" if made else "stream", bytes_each, size.count)
     places = [np.zeros(tuple(size.shape), np.float32) for _ in range(size.queue)]
 
     def pieces() -> Iterator[Any]:
@@ -126,7 +128,7 @@ def plain_tcp(size: Size) -> Figures:
             yield place
 
     try:
-        with socket.create_connection(("127.0.0.1", int(program.hear()))) as connection:
+        with socket.create_connection(("127.0.0.1", int(program.read_line()))) as connection:
             return measure(size, pieces, numbered=False)
     finally:
         program.end()
@@ -184,3 +186,4 @@ for case in CASES:
     case.entry("Ray, 2 actors that return arrays", "peer", "through its object store")(ray_actors)
     case.entry(LIMIT, "limit")(plain_tcp)
 LARGE.entry("Ray Data, iter_torch_batches", "peer", "in any order", quick=False)(ray_data)
+LARGE.entry(LIMIT_MADE, "limit", "by one process")(lambda size: plain_tcp(size, made=True))

@@ -2,12 +2,15 @@
 
 python -m cases.remote_program server           a server of remote workers
 python -m cases.remote_program stream BYTES N   N pieces of so many bytes, over a plain connection
+python -m cases.remote_program made BYTES N     the same, each piece a new array of ones
 """
 
 from __future__ import annotations
 
 import socket
 import sys
+
+from harness import keep_heap
 
 SECRET = b"for loopback only"
 
@@ -20,15 +23,20 @@ def server() -> None:
     made.wait()
 
 
-def stream(size: int, count: int) -> None:
+def stream(size: int, count: int, made: bool) -> None:
+    import numpy as np
+
+    keep_heap()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         connection, _ = listener.accept()
-        piece = b"\1" * size
+        piece: bytes | memoryview = b"\1" * size
         with connection:
             while True:
                 try:
                     for _ in range(count):
+                        if made:
+                            piece = memoryview(np.ones(size // 4, np.float32)).cast("B")
                         connection.sendall(piece)
                 except OSError:
                     return
@@ -38,4 +46,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "server":
         server()
     else:
-        stream(int(sys.argv[2]), int(sys.argv[3]))
+        stream(int(sys.argv[2]), int(sys.argv[3]), made=sys.argv[1] == "made")

@@ -43,15 +43,15 @@ def measure(size: Size, way: str) -> Figures:
             arguments = (way, me, size.floats, size.rounds, WARM, *addresses)
             workers.append(Program("cases.server_worker", *arguments))
         for worker in workers:
-            expect(worker.hear() == "ready", "a worker has ended")
+            expect(worker.read_line() == "ready", "a worker has ended")
         began = time.perf_counter()
         for worker in workers:
             worker.go()
-        took = [each for worker in workers for each in json.loads(worker.hear())]
+        took = [each for worker in workers for each in json.loads(worker.read_line())]
         seconds = time.perf_counter() - began
         for worker in workers:
             worker.go()
-        pulled = [json.loads(worker.hear()) for worker in workers]
+        pulled = [json.loads(worker.read_line()) for worker in workers]
         if size.optimizer == "sgd" and all(pulled):
             check(size, server.weights(), pulled)
         return {

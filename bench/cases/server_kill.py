@@ -98,7 +98,7 @@ def measure(size: Size, way: str) -> Figures:
                 again.append(pushes.begun_after(began) - began)
             (where / "stop").touch()
             for program in pushes.programs:
-                expect(program.hear() == "done", "a worker has ended")
+                expect(program.read_line() == "done", "a worker has ended")
             result = count(server.weights(), pushes.acknowledged())
         finally:
             for program in pushes.programs:

@@ -26,7 +26,7 @@ def measure(size: Size) -> Figures:
     servers: list[Program] = []
     try:
         servers += [Program("cases.server_tensorflow", kind, index) for kind, index in tasks]
-        addresses = [server.hear() for server in servers]
+        addresses = [server.read_line() for server in servers]
         expect(all(addresses), "a server has ended")
         jobs = {"ps": addresses[:1], "worker": addresses[1:], "chief": ["127.0.0.1:0"]}
         cluster = tf.distribute.cluster_resolver.SimpleClusterResolver(

@@ -47,6 +47,7 @@ inline Stream per_thread_default_stream() { return reinterpret_cast<Stream>(uint
   CALL(cuDevicePrimaryCtxRelease_v2, release_primary, (int device))                    \
   CALL(cuCtxPushCurrent_v2, push_context, (Context * context))                         \
   CALL(cuCtxPopCurrent_v2, pop_context, (Context * *context))                          \
+  CALL(cuCtxGetCurrent, current_context, (Context * *context))                         \
   CALL(cuCtxSynchronize, synchronize_context, ())                                      \
   CALL(cuMemGetInfo_v2, memory_info, (size_t * free_bytes, size_t * total))            \
   CALL(cuMemAlloc_v2, allocate, (DeviceMemory * memory, size_t bytes))                 \

@@ -16,6 +16,7 @@ constexpr unsigned kPortable = 1;     // pinned memory for all contexts
 constexpr size_t kAlignment = 256;    // of arrays in a slot, as of the driver's own allocations
 constexpr size_t kDirect = size_t{64} << 10;  // arrays from this size on get a copy of their own
 constexpr size_t kMaxGap = size_t{4} << 10;   // that a copy takes along, besides an eighth
+constexpr size_t kStepsAtOnce = 32;           // that are read from the timeline
 constexpr size_t kLargeUnit = size_t{2} << 20;
 constexpr size_t kSmallUnit = size_t{64} << 10;
 
@@ -38,8 +39,8 @@ Stream as_stream(int64_t number) {
 struct Stage::Use {
   Stream stream = nullptr;
   std::thread::id thread;    // that took it: the per-thread default stream belongs to one
-  Event finished = nullptr;  // recorded when the batch was released
-  Event begun = nullptr;     // of the step; null: its end is known
+  Mark* finished = nullptr;  // recorded when the batch was released
+  Mark* begun = nullptr;     // of the step, when the batch was taken; null: its end is known
 };
 
 struct Stage::Slot {
@@ -48,8 +49,8 @@ struct Stage::Slot {
   State state = State::kFree;
   DeviceMemory memory = 0;
   size_t bytes = 0;
-  Event begun = nullptr;  // before the copy; null: its end is known
-  Event copied = nullptr;
+  Mark* begun = nullptr;  // before the copy; null: its end is known
+  Mark* copied = nullptr;
   bool in_flight = false;                     // the copy is not known to have finished
   std::vector<std::shared_ptr<void>> owners;  // of the memory that the copy reads
   std::byte* pinned = nullptr;                // the batch's arrays side by side, if they had to be
@@ -78,20 +79,26 @@ struct Stage::Plan {
   std::vector<std::shared_ptr<void>> owners;  // of memory that copies read in place
 };
 
-// Makes the device's context current on the calling thread, as long as it exists.
+// Makes the device's context current on the calling thread, as long as it exists. On a thread of a
+// framework it is current already.
 class Stage::Current {
  public:
   explicit Current(const Stage& stage) : driver_(*stage.driver_) {
+    Context* before = nullptr;
+    result_ = driver_.current_context(&before);
+    if (result_ != kSuccess || before == stage.context_) return;
     result_ = driver_.push_context(stage.context_);
+    pushed_ = result_ == kSuccess;
   }
   ~Current() {
     Context* popped = nullptr;
-    if (result_ == kSuccess) driver_.pop_context(&popped);
+    if (pushed_) driver_.pop_context(&popped);
   }
   Result result() const { return result_; }
 
  private:
   const Driver& driver_;
+  bool pushed_ = false;
   Result result_;
 };
 
@@ -162,13 +169,12 @@ void Stage::check(Result result, const char* what) {
 
 std::shared_ptr<Stage::Batch> Stage::put(std::vector<Tensor> tensors) {
   check_usable();
-  reap();
   Current current(*this);
   check(current.result(), "making its context current");
-  timeline_->read();
+  drop_copied(false);
+  timeline_->read(kStepsAtOnce);
   Plan plan = plan_for(tensors);
   Slot& slot = free_slot(plan.bytes);
-  const uint64_t number = figures().batches;
   order_behind_uses(slot);
   if (plan.gathered > 0) gather(slot, tensors, plan);
   slot.begun = timeline_->mark(copies_);
@@ -176,8 +182,9 @@ std::shared_ptr<Stage::Batch> Stage::put(std::vector<Tensor> tensors) {
     check(driver_->copy_to_device(slot.memory + piece.to, piece.from, piece.bytes, copies_),
           "a copy to the device");
   }
-  check(driver_->record_event(slot.copied, copies_), "recording the end of a copy");
+  check(timeline_->record(*slot.copied, copies_), "recording the end of a copy");
   std::vector<Tensor> arrays;
+  arrays.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     auto* data =
         reinterpret_cast<std::byte*>(static_cast<uintptr_t>(slot.memory + plan.offsets[i]));
@@ -189,8 +196,7 @@ std::shared_ptr<Stage::Batch> Stage::put(std::vector<Tensor> tensors) {
   slot.in_flight = true;
   slot.taken = false;
   slot.owners = std::move(plan.owners);
-  slot.batch = number;
-  ++figures_.batches;
+  slot.batch = figures_.batches++;
   ++figures_.events;
   figures_.copies += plan.pieces.size();
   for (const Piece& piece : plan.pieces) figures_.bytes += piece.bytes;
@@ -203,7 +209,7 @@ Stage::Slot& Stage::free_slot(size_t bytes) {
   // Its own last copy reads memory that gather() writes. The consumer's stream waits for that copy,
   // the host has not.
   std::vector<std::shared_ptr<void>> owners;
-  finish_copy(*slot, true, owners);
+  if (slot->in_flight) await_copy(*slot, owners);
   return *slot;
 }
 
@@ -234,7 +240,7 @@ Stage::Slot& Stage::add_slot(size_t bytes) {
     }
     std::vector<std::shared_ptr<void>> owners;
     for (auto& each : small) {
-      finish_copy(*each, true, owners);
+      if (each->in_flight) await_copy(*each, owners);
       free_after_uses(*each);
     }
     if (!small.empty()) result = driver_->allocate(&slot->memory, slot->bytes);
@@ -257,7 +263,7 @@ Stage::Slot& Stage::add_slot(size_t bytes) {
                     "batches or the model smaller");
   }
   check(result, "allocating device memory");
-  slot->copied = take_event();
+  slot->copied = take_mark();
   std::lock_guard lock(mutex_);
   ++figures_.slots;
   figures_.slot_bytes += slot->bytes;
@@ -269,11 +275,9 @@ Stage::Slot& Stage::add_slot(size_t bytes) {
 void Stage::free_memory(Slot& slot) noexcept {
   if (slot.memory != 0) driver_->free(slot.memory);
   if (slot.pinned != nullptr) driver_->free_pinned(slot.pinned);
-  timeline_->give_back(slot.copied);
-  timeline_->give_back(slot.begun);
-  for (Use& use : slot.uses) {
-    timeline_->add(TraceKind::kDeviceStep, use.begun, use.finished, slot.batch);
-  }
+  timeline_->drop(slot.copied);
+  timeline_->drop(slot.begun);
+  for (Use& use : slot.uses) timeline_->add_step(use.begun, use.finished, slot.batch);
   std::lock_guard lock(mutex_);
   if (slot.memory != 0) {
     --figures_.slots;
@@ -283,30 +287,22 @@ void Stage::free_memory(Slot& slot) noexcept {
   slot = Slot();
 }
 
-// Learns whether the copy into a slot has finished: its owners' memory is not read any more.
-void Stage::finish_copy(Slot& slot, bool wait, std::vector<std::shared_ptr<void>>& owners) {
-  if (!slot.in_flight) return;
-  Result result = driver_->query_event(slot.copied);
-  if (result == kNotReady) {
-    if (!wait) return;
-    const uint64_t begun = now_ns();
-    result = driver_->synchronize_event(slot.copied);
-    std::lock_guard lock(mutex_);
-    ++figures_.host_waits;
-    figures_.host_wait_ns += now_ns() - begun;
-  }
-  check(result, "waiting for a copy");
+void Stage::await_copy(Slot& slot, std::vector<std::shared_ptr<void>>& owners) {
+  const uint64_t begun = now_ns();
+  check(driver_->synchronize_event(slot.copied->event), "waiting for a copy");
+  const uint64_t waited = now_ns() - begun;
   std::lock_guard lock(mutex_);
-  end_copy(slot);
-  for (auto& owner : slot.owners) owners.push_back(std::move(owner));
-  slot.owners.clear();
+  ++figures_.host_waits;
+  figures_.host_wait_ns += waited;
+  end_copy(slot, owners);
 }
 
-// The copy has passed.
-void Stage::end_copy(Slot& slot) noexcept {
+// The copy has passed: its owners' memory is not read any more.
+void Stage::end_copy(Slot& slot, std::vector<std::shared_ptr<void>>& owners) {
   slot.in_flight = false;
-  timeline_->record(TraceKind::kDeviceCopy, std::exchange(slot.begun, nullptr), slot.copied,
-                    slot.batch);
+  timeline_->add_copy(std::exchange(slot.begun, nullptr), *slot.copied, slot.batch);
+  for (auto& owner : slot.owners) owners.push_back(std::move(owner));
+  slot.owners.clear();
 }
 
 // Makes the next copy into a slot wait for its consumers, on the device.
@@ -324,14 +320,14 @@ void Stage::order_behind_uses(Slot& slot) {
     ++figures_.synchronised;
   }
   for (Use& use : uses) {
-    Result result = driver_->query_event(use.finished);
+    Result result = timeline_->look(*use.finished);
     if (result == kNotReady) {
-      result = driver_->wait_event(copies_, use.finished, 0);
+      result = driver_->wait_event(copies_, use.finished->event, 0);
       std::lock_guard lock(mutex_);
       ++figures_.device_waits;
     }
     check(result, "waiting for a consumer's stream");
-    timeline_->add(TraceKind::kDeviceStep, use.begun, use.finished, slot.batch);
+    timeline_->add_step(use.begun, use.finished, slot.batch);
   }
 }
 
@@ -444,14 +440,22 @@ void Stage::gather(Slot& slot, const std::vector<Tensor>& tensors, Plan& plan) {
   if (slot.pinned == nullptr) ++figures_.pageable;
 }
 
-Event Stage::take_event() {
-  Event event = nullptr;
-  check(timeline_->take(event), "making an event");
-  return event;
+Stage::Mark* Stage::take_mark() {
+  Mark* mark = nullptr;
+  check(timeline_->take(mark), "making an event");
+  return mark;
 }
 
 void Stage::reap(bool wait) {
   if (inherited_) return;
+  Current current(*this);
+  check(current.result(), "making its context current");
+  drop_copied(wait);
+}
+
+// Copies pass in the order of their batches, so the first one that has not passed is the last one
+// that is asked about.
+void Stage::drop_copied(bool wait) {
   std::vector<Slot*> flying;
   {
     std::lock_guard lock(mutex_);
@@ -459,11 +463,19 @@ void Stage::reap(bool wait) {
       if (slot->in_flight) flying.push_back(slot.get());
     }
   }
-  if (flying.empty()) return;
+  std::ranges::sort(flying, {}, &Slot::batch);
   std::vector<std::shared_ptr<void>> owners;  // end without the lock: they may run other code
-  Current current(*this);
-  check(current.result(), "making its context current");
-  for (Slot* slot : flying) finish_copy(*slot, wait, owners);
+  for (Slot* slot : flying) {
+    const Result result = timeline_->look(*slot->copied);
+    if (result == kNotReady) {
+      if (!wait) return;
+      await_copy(*slot, owners);
+      continue;
+    }
+    check(result, "waiting for a copy");
+    std::lock_guard lock(mutex_);
+    end_copy(*slot, owners);
+  }
 }
 
 void Stage::take(Slot& slot, int64_t number) {
@@ -491,28 +503,25 @@ void Stage::take(Slot& slot, int64_t number) {
                 "the stream captures a CUDA graph: take batches before the capture, and copy them "
                 "into the graph's own input");
   }
-  const bool known = is_used_by(slot, stream);
-  if (!known) end_steps(stream);
-  Result result = driver_->query_event(slot.copied);
-  const bool late = result == kNotReady;
-  if (late) {
-    const Event waits = known ? nullptr : timeline_->mark(stream);
-    result = driver_->wait_event(stream, slot.copied, 0);
-    if (!known) {
-      timeline_->add(TraceKind::kDeviceWait, waits, timeline_->mark(stream), slot.batch);
-    }
+  bool in_flight = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (is_used_by(slot, stream)) return;  // it waits for the copy already
+    in_flight = slot.in_flight;
   }
+  Mark* begun = timeline_->mark(stream);
+  end_steps(stream, begun);
+  Result result = in_flight ? timeline_->look(*slot.copied) : kSuccess;
+  const bool late = result == kNotReady;
+  if (late) result = driver_->wait_event(stream, slot.copied->event, 0);
   check(result, "making the consumer's stream wait for the copy");
-  const Event begun = known ? nullptr : timeline_->mark(stream);
   std::lock_guard lock(mutex_);
   slot.taken = true;
   if (late) ++figures_.late, ++figures_.device_waits;
-  if (known) return;
   slot.uses.push_back({stream, std::this_thread::get_id(), nullptr, begun});
 }
 
 bool Stage::is_used_by(const Slot& slot, Stream stream) const {
-  std::lock_guard lock(mutex_);
   const bool own = stream == per_thread_default_stream();
   for (const Use& use : slot.uses) {
     if (use.stream == stream && (!own || use.thread == std::this_thread::get_id())) return true;
@@ -521,7 +530,7 @@ bool Stage::is_used_by(const Slot& slot, Stream stream) const {
 }
 
 // Steps of batches that this thread took on the stream, and still has, end with the next one.
-void Stage::end_steps(Stream stream) {
+void Stage::end_steps(Stream stream, Mark* end) {
   std::lock_guard lock(mutex_);
   for (auto& slot : slots_) {
     for (Use& use : slot->uses) {
@@ -529,8 +538,7 @@ void Stage::end_steps(Stream stream) {
           use.thread != std::this_thread::get_id()) {
         continue;
       }
-      timeline_->add(TraceKind::kDeviceStep, std::exchange(use.begun, nullptr),
-                     timeline_->mark(stream), slot->batch);
+      timeline_->add_step(std::exchange(use.begun, nullptr), timeline_->share(end), slot->batch);
     }
   }
 }
@@ -542,23 +550,23 @@ void Stage::release(Slot& slot) noexcept {
   std::vector<Use> uses;
   for (Use& use : slot.uses) {
     int capturing = 0;
-    Event event = nullptr;
+    Mark* finished = nullptr;
     // A thread's default stream has that name in its own thread only; an event recorded on a stream
     // that captures would be part of the graph.
     const bool foreign =
         use.stream == per_thread_default_stream() && use.thread != std::this_thread::get_id();
     if (!foreign && driver_->capture_status(use.stream, &capturing) == kSuccess && !capturing) {
-      timeline_->take(event);
-      if (event != nullptr && driver_->record_event(event, use.stream) == kSuccess) {
+      timeline_->take(finished);
+      if (finished != nullptr && timeline_->record(*finished, use.stream) == kSuccess) {
         ++figures_.events;
-        use.finished = event;
+        use.finished = finished;
         uses.push_back(use);
         continue;
       }
-      timeline_->give_back(event);
+      timeline_->drop(finished);
     }
     slot.unknown_use = true;
-    timeline_->give_back(use.begun);  // the step's end is not known
+    timeline_->drop(use.begun);  // the step's end is not known
   }
   slot.uses = std::move(uses);
   slot.taken = false;
@@ -575,7 +583,7 @@ void Stage::release(Slot& slot) noexcept {
 
 // Frees what a slot has, once the work of its consumers has passed.
 void Stage::free_after_uses(Slot& slot) noexcept {
-  for (Use& use : slot.uses) driver_->synchronize_event(use.finished);
+  for (Use& use : slot.uses) driver_->synchronize_event(use.finished->event);
   if (slot.unknown_use) driver_->synchronize_context();
   free_memory(slot);
 }
@@ -596,9 +604,7 @@ void Stage::close() noexcept {
   {
     std::lock_guard lock(mutex_);
     for (auto& slot : slots_) {
-      if (slot->in_flight) end_copy(*slot);
-      for (auto& owner : slot->owners) owners.push_back(std::move(owner));
-      slot->owners.clear();
+      if (slot->in_flight) end_copy(*slot, owners);
       if (slot->state != Slot::State::kStaged) unused.push_back(std::move(slot));
     }
     std::erase(slots_, nullptr);
@@ -614,15 +620,15 @@ Stage::Traces Stage::traces() {
     }
     Current current(*this);
     if (current.result() == kSuccess) {
-      timeline_->read();
       std::lock_guard lock(mutex_);
       for (auto& slot : slots_) {
         for (Use& use : slot->uses) {
-          if (use.finished == nullptr || driver_->query_event(use.finished) != kSuccess) continue;
-          timeline_->record(TraceKind::kDeviceStep, std::exchange(use.begun, nullptr), use.finished,
-                            slot->batch);
+          if (use.finished == nullptr || use.begun == nullptr) continue;
+          timeline_->add_step(std::exchange(use.begun, nullptr), timeline_->share(use.finished),
+                              slot->batch);
         }
       }
+      timeline_->read();
     }
   }
   return {timeline_->copies(), timeline_->steps()};
@@ -631,6 +637,16 @@ Stage::Traces Stage::traces() {
 StageFigures Stage::figures() const {
   std::lock_guard lock(mutex_);
   return figures_;
+}
+
+std::vector<Tensor> Stage::Batch::take(const std::shared_ptr<Batch>& batch, int64_t stream) {
+  batch->stage_->take(batch->slot_, stream);
+  std::vector<Tensor> arrays;
+  arrays.reserve(batch->size());
+  for (const Tensor& array : batch->arrays_) {
+    arrays.push_back(Tensor::view(array.dtype(), array.shape(), array.data(), batch));
+  }
+  return arrays;
 }
 
 Tensor Stage::Batch::take(const std::shared_ptr<Batch>& batch, size_t place, int64_t stream) {

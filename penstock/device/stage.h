@@ -88,6 +88,7 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
   struct Use;
   struct Piece;
   struct Plan;
+  using Mark = Timeline::Mark;
 
   void after_fork_in_child() noexcept override { inherited_.store(true); }
   void check_usable() const;
@@ -97,18 +98,19 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
   Slot& add_slot(size_t bytes);
   void free_after_uses(Slot& slot) noexcept;
   void free_memory(Slot& slot) noexcept;
-  void finish_copy(Slot& slot, bool wait, std::vector<std::shared_ptr<void>>& owners);
+  void drop_copied(bool wait);
+  void await_copy(Slot& slot, std::vector<std::shared_ptr<void>>& owners);
   void order_behind_uses(Slot& slot);
   Plan plan_for(const std::vector<Tensor>& tensors);
   bool plan_as_one(const std::vector<Tensor>& tensors, Plan& plan);
   void add_pieces(Plan& plan, const std::byte* from, size_t to, size_t bytes);
   size_t pinned_from(const std::byte* address, size_t bytes);
   void gather(Slot& slot, const std::vector<Tensor>& tensors, Plan& plan);
-  Event take_event();
+  Mark* take_mark();
   void take(Slot& slot, int64_t stream);
   bool is_used_by(const Slot& slot, Stream stream) const;
-  void end_steps(Stream stream);
-  void end_copy(Slot& slot) noexcept;
+  void end_steps(Stream stream, Mark* end);
+  void end_copy(Slot& slot, std::vector<std::shared_ptr<void>>& owners);
   void release(Slot& slot) noexcept;
 
   const std::shared_ptr<const Driver> driver_;
@@ -152,6 +154,8 @@ class Stage::Batch {
   // the calling thread's default stream; above 2: a stream's handle. Error kInvalidArgument:
   // another number (0 is ambiguous), or the stream captures a graph.
   static Tensor take(const std::shared_ptr<Batch>& batch, size_t place, int64_t stream);
+  // All arrays, with the calls of the driver for one.
+  static std::vector<Tensor> take(const std::shared_ptr<Batch>& batch, int64_t stream);
 
  private:
   const std::shared_ptr<Stage> stage_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "penstock/base/clock.h"
 
@@ -20,104 +21,128 @@ Timeline::Timeline(const Driver& driver, Stream copies, uint64_t renew_ns)
       renew_ns_(renew_ns),
       copies_(std::make_unique<TraceRing>()),
       steps_(std::make_unique<TraceRing>()),
-      copy_lane_(copies_.get()),
-      step_lane_(steps_.get()) {
-  base_ = take_idle();
-  if (base_ == nullptr) return;
+      copy_writer_(copies_.get()),
+      step_writer_(steps_.get()) {
+  if (take_idle(base_) != kSuccess) return;
   // It passes between two looks at the host's clock; again if the host was interrupted meanwhile.
   uint64_t before = 0, after = kCloseNs;
   for (int tries = 0; tries < kTries && after - before >= kCloseNs; ++tries) {
     before = now_ns();
-    driver_.record_event(base_, stream_);
-    driver_.synchronize_event(base_);
+    driver_.record_event(base_->event, stream_);
+    driver_.synchronize_event(base_->event);
     after = now_ns();
   }
   base_ns_ = before + (after - before) / 2;
 }
 
-Event Timeline::take_idle() noexcept {
+Result Timeline::take_idle(Mark*& mark) noexcept {
   if (!idle_.empty()) {
-    Event event = idle_.back();
+    mark = idle_.back();
     idle_.pop_back();
-    return event;
-  }
-  Event event = nullptr;
-  return driver_.create_event(&event, kTimed) == kSuccess ? event : nullptr;
-}
-
-// After end() no pool is left, so it is destroyed.
-void Timeline::keep(Event event) noexcept {
-  if (event == nullptr) return;
-  if (ended_) {
-    driver_.destroy_event(event);
   } else {
-    idle_.push_back(event);
+    Event event = nullptr;
+    mark = nullptr;
+    const Result result = driver_.create_event(&event, kTimed);
+    if (result != kSuccess) return result;
+    mark = &marks_.emplace_back();
+    mark->event = event;
+  }
+  mark->owners = 1;
+  mark->ns = 0;
+  return kSuccess;
+}
+
+// One owner less. After end() no pool is left, so the event is destroyed.
+void Timeline::keep(Mark* mark) noexcept {
+  if (mark == nullptr || --mark->owners > 0) return;
+  if (ended_) {
+    driver_.destroy_event(std::exchange(mark->event, nullptr));
+  } else {
+    idle_.push_back(mark);
   }
 }
 
-Result Timeline::take(Event& event) noexcept {
+Result Timeline::take(Mark*& mark) noexcept {
   std::lock_guard lock(mutex_);
-  if (!idle_.empty()) {
-    event = idle_.back();
-    idle_.pop_back();
-    return kSuccess;
+  return take_idle(mark);
+}
+
+Result Timeline::record(Mark& mark, Stream stream) noexcept {
+  mark.ns = 0;
+  return driver_.record_event(mark.event, stream);
+}
+
+Timeline::Mark* Timeline::mark(Stream stream) noexcept {
+  std::lock_guard lock(mutex_);
+  if (ended_ || base_ == nullptr) return nullptr;
+  Mark* mark = nullptr;
+  if (take_idle(mark) != kSuccess) return nullptr;
+  if (driver_.record_event(mark->event, stream) == kSuccess) return mark;
+  keep(mark);
+  return nullptr;
+}
+
+Timeline::Mark* Timeline::share(Mark* mark) noexcept {
+  std::lock_guard lock(mutex_);
+  if (mark != nullptr) ++mark->owners;
+  return mark;
+}
+
+void Timeline::drop(Mark* mark) noexcept {
+  std::lock_guard lock(mutex_);
+  keep(mark);
+}
+
+void Timeline::add_copy(Mark* begin, Mark& end, uint64_t batch) noexcept {
+  std::lock_guard lock(mutex_);
+  if (!ended_ && base_ != nullptr) {
+    const uint64_t from = begin == nullptr ? 0 : time_of(*begin), to = time_of(end);
+    if (from != 0 && to >= from) {
+      copy_writer_.record(TraceKind::kDeviceCopy, from, to, 0, batch);
+    }
+    copied_[batch % copied_.size()] = {batch + 1, to};
   }
-  return driver_.create_event(&event, kTimed);
-}
-
-void Timeline::give_back(Event event) noexcept {
-  std::lock_guard lock(mutex_);
-  keep(event);
-}
-
-void Timeline::record(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept {
-  std::lock_guard lock(mutex_);
-  if (begin == nullptr) return;
-  if (!ended_) write(kind, begin, end, batch);
   keep(begin);
 }
 
-void Timeline::write(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept {
-  const uint64_t from = time_of(begin), to = time_of(end);
-  if (from != 0 && to >= from) lane_of(kind).writer.record(kind, from, to, 0, batch);
-}
-
-Event Timeline::mark(Stream stream) noexcept {
+void Timeline::add_step(Mark* begin, Mark* end, uint64_t batch) noexcept {
   std::lock_guard lock(mutex_);
-  if (ended_ || base_ == nullptr) return nullptr;
-  Event event = take_idle();
-  if (event != nullptr && driver_.record_event(event, stream) != kSuccess) {
-    keep(event);
-    return nullptr;
-  }
-  return event;
-}
-
-void Timeline::add(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept {
-  std::lock_guard lock(mutex_);
-  Lane& lane = lane_of(kind);
-  if (begin == nullptr || end == nullptr || ended_ || lane.spans.size() >= kMaxSpans) {
+  if (begin == nullptr || end == nullptr || ended_ || unread_.size() >= kMaxSteps) {
     keep(begin);
-    if (end != begin) keep(end);
+    keep(end);
     return;
   }
-  lane.spans.push_back({kind, begin, end, batch});
+  unread_.push_back({begin, end, batch});
 }
 
-void Timeline::read() noexcept {
+void Timeline::read(size_t at_least) noexcept {
   std::lock_guard lock(mutex_);
   if (ended_ || base_ == nullptr) return;
   renew_base();
-  read(copy_lane_);
-  read(step_lane_);
+  if (unread_.size() < at_least) return;
+  while (!unread_.empty()) {
+    const auto [begin, end, batch] = unread_.front();
+    const Copied& copied = copied_[batch % copied_.size()];
+    if (copied.batches <= batch) return;  // its copy was not added yet
+    if (look_at(*end) != kSuccess) return;
+    unread_.pop_front();
+    const uint64_t taken = time_of(*begin), to = time_of(*end);
+    const uint64_t from = std::max(taken, copied.batches == batch + 1 ? copied.ns : 0);
+    if (taken != 0 && to >= from) {
+      if (from > taken) step_writer_.record(TraceKind::kDeviceWait, taken, from, 0, batch);
+      step_writer_.record(TraceKind::kDeviceStep, from, to, 0, batch);
+    }
+    keep(begin);
+    keep(end);
+  }
 }
 
 void Timeline::renew_base() noexcept {
   const uint64_t now = now_ns();
   if (next_base_ != nullptr) {
     float ms = 0;
-    if (driver_.query_event(next_base_) != kSuccess) return;
-    if (driver_.elapsed_time(&ms, base_, next_base_) == kSuccess) {
+    if (driver_.query_event(next_base_->event) != kSuccess) return;
+    if (driver_.elapsed_time(&ms, base_->event, next_base_->event) == kSuccess) {
       const uint64_t at = base_ns_ + static_cast<uint64_t>(std::llround(double{ms} * 1e6));
       base_ns_ = std::clamp(at, next_base_ns_, now);
       std::swap(base_, next_base_);
@@ -125,46 +150,48 @@ void Timeline::renew_base() noexcept {
     keep(next_base_);
     next_base_ = nullptr;
   } else if (now - base_ns_ > renew_ns_) {
-    next_base_ = take_idle();
     next_base_ns_ = now;
-    if (next_base_ != nullptr && driver_.record_event(next_base_, stream_) != kSuccess) {
+    if (take_idle(next_base_) != kSuccess) return;
+    if (driver_.record_event(next_base_->event, stream_) != kSuccess) {
       keep(next_base_);
       next_base_ = nullptr;
     }
   }
 }
 
-uint64_t Timeline::time_of(Event event) const noexcept {
-  float ms = 0;
-  if (driver_.elapsed_time(&ms, base_, event) != kSuccess) return 0;
-  return static_cast<uint64_t>(static_cast<int64_t>(base_ns_) + std::llround(double{ms} * 1e6));
+Result Timeline::look(Mark& mark) noexcept {
+  std::lock_guard lock(mutex_);
+  return look_at(mark);
 }
 
-void Timeline::read(Lane& lane) noexcept {
-  while (!lane.spans.empty()) {
-    const Span span = lane.spans.front();
-    if (driver_.query_event(span.end) != kSuccess) return;
-    lane.spans.pop_front();
-    write(span.kind, span.begin, span.end, span.batch);
-    keep(span.begin);
-    keep(span.end);
-  }
+// The driver tells with an event's time whether it has passed.
+Result Timeline::look_at(Mark& mark) const noexcept {
+  if (mark.ns != 0) return kSuccess;
+  float ms = 0;
+  Result result = kInvalidValue;
+  if (base_ != nullptr) result = driver_.elapsed_time(&ms, base_->event, mark.event);
+  if (result == kNotReady) return result;
+  if (result != kSuccess) return driver_.query_event(mark.event);  // it can't be timed
+  mark.ns = static_cast<uint64_t>(static_cast<int64_t>(base_ns_) + std::llround(double{ms} * 1e6));
+  return kSuccess;
+}
+
+uint64_t Timeline::time_of(Mark& mark) const noexcept {
+  return look_at(mark) == kSuccess ? mark.ns : 0;
 }
 
 void Timeline::end() noexcept {
   std::lock_guard lock(mutex_);
   if (ended_) return;
   ended_ = true;
-  for (Lane* lane : {&copy_lane_, &step_lane_}) {
-    for (const Span& span : lane->spans) {
-      keep(span.begin);
-      keep(span.end);
-    }
-    lane->spans.clear();
+  for (const Step& step : unread_) {
+    keep(step.begin);
+    keep(step.end);
   }
+  unread_.clear();
   keep(base_);
   keep(next_base_);
-  for (Event event : idle_) driver_.destroy_event(event);
+  for (Mark* mark : idle_) driver_.destroy_event(mark->event);
   idle_.clear();
 }
 

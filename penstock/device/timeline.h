@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -23,10 +24,20 @@ namespace penstock::device {
 // Nothing here throws, or waits for the device after the constructor: what can't be timed is left
 // out. REQUIRED of all members but steps() and copies(): the device's context is current.
 //
-// Threads: mark() and add() any; read() one at a time; copies() and steps() any.
+// Threads: any; read() one at a time.
 class Timeline {
  public:
   static constexpr uint64_t kRenewNs = 8'000'000'000;
+
+  // An event that can be timed, and has as many owners as spans that it bounds.
+  struct Mark {
+    Event event = nullptr;
+
+   private:
+    friend class Timeline;
+    int owners = 0;
+    uint64_t ns = 0;  // the host's time when it passed; 0: not read yet
+  };
 
   // `copies`: the stream of copies, which is idle. `renew_ns`: the age of a base that is renewed.
   Timeline(const Driver& driver, Stream copies, uint64_t renew_ns = kRenewNs);
@@ -35,18 +46,30 @@ class Timeline {
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  // Records an event on a stream; null: the driver refused. REQUIRED: the stream captures nothing.
-  Event mark(Stream stream) noexcept;
-  // An event that can be timed, for the caller, who gives it back. Nothing may refer to it then.
-  Result take(Event& event) noexcept;
-  void give_back(Event event) noexcept;
-  // A span between two events that have passed; owns the first. A null one leaves the span out.
-  void record(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept;
-  // A span between two marks, which this then owns; a null one leaves the span out. `batch`: its
-  // number.
-  void add(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept;
-  // Reads spans whose end has passed.
-  void read() noexcept;
+  // A mark that was not recorded yet, with one owner; null if the driver refused.
+  Result take(Mark*& mark) noexcept;
+  // Records it on a stream, again if it has passed. REQUIRED: the stream captures nothing, and the
+  // mark has one owner.
+  Result record(Mark& mark, Stream stream) noexcept;
+  // A recorded mark, with one owner; null: the driver refused.
+  Mark* mark(Stream stream) noexcept;
+  // Whether a recorded mark has passed: kSuccess, kNotReady, or the driver's error. Keeps its time,
+  // so that it is asked for once.
+  Result look(Mark& mark) noexcept;
+  // One more owner; null stays null.
+  Mark* share(Mark* mark) noexcept;
+  // Ends an owner's share. The mark may be null.
+  void drop(Mark* mark) noexcept;
+
+  // The copy of a batch, between two marks that have passed; owns the first. A null one leaves it
+  // out.
+  void add_copy(Mark* begin, Mark& end, uint64_t batch) noexcept;
+  // The step of a batch, between two marks that this then owns; null ones leave it out. The time
+  // from `begin` to the end of the batch's copy is a wait. add_copy() comes first.
+  void add_step(Mark* begin, Mark* end, uint64_t batch) noexcept;
+  // Reads steps whose end has passed, if at least so many were added since they were read: few
+  // calls then find a step that has not ended.
+  void read(size_t at_least = 1) noexcept;
   // Destroys all events. Later marks are null.
   void end() noexcept;
 
@@ -54,26 +77,22 @@ class Timeline {
   std::vector<TraceEvent> steps() const { return events_of(*steps_); }  // and waits for copies
 
  private:
-  struct Span {
-    TraceKind kind;
-    Event begin, end;
+  struct Step {
+    Mark *begin, *end;
     uint64_t batch;
   };
-  struct Lane {
-    explicit Lane(TraceRing* ring) : writer(ring) {}
-    TraceWriter writer;
-    std::deque<Span> spans;  // not read yet
+  struct Copied {
+    uint64_t batches = 0;  // up to this one
+    uint64_t ns = 0;       // when its copy ended; 0: unknown
   };
-  static constexpr size_t kMaxSpans = 256;  // of a lane that are not read yet
+  static constexpr size_t kMaxSteps = 256;  // that are not read yet
 
-  Event take_idle() noexcept;
-  void keep(Event event) noexcept;
-  void write(TraceKind kind, Event begin, Event end, uint64_t batch) noexcept;
-  Lane& lane_of(TraceKind kind) { return kind == TraceKind::kDeviceCopy ? copy_lane_ : step_lane_; }
+  Result take_idle(Mark*& mark) noexcept;
+  void keep(Mark* mark) noexcept;
   void renew_base() noexcept;
-  void read(Lane& lane) noexcept;
-  // The host's time of an event that has passed; 0: unknown.
-  uint64_t time_of(Event event) const noexcept;
+  Result look_at(Mark& mark) const noexcept;
+  // The host's time of a mark that has passed; 0: unknown.
+  uint64_t time_of(Mark& mark) const noexcept;
 
   const Driver& driver_;
   const Stream stream_;
@@ -81,11 +100,14 @@ class Timeline {
   const std::unique_ptr<TraceRing> copies_, steps_;
 
   std::mutex mutex_;  // of everything below
-  Lane copy_lane_, step_lane_;
-  std::vector<Event> idle_;
-  Event base_ = nullptr;
+  TraceWriter copy_writer_, step_writer_;
+  std::deque<Step> unread_;
+  std::array<Copied, 2 * kMaxSteps> copied_;  // by the batch's number
+  std::deque<Mark> marks_;                    // all
+  std::vector<Mark*> idle_;
+  Mark* base_ = nullptr;
   uint64_t base_ns_ = 0;       // of the host's clock, when the base passed
-  Event next_base_ = nullptr;  // recorded, and not known to have passed
+  Mark* next_base_ = nullptr;  // recorded, and not known to have passed
   uint64_t next_base_ns_ = 0;  // the host's clock before it was recorded
   bool ended_ = false;
 };

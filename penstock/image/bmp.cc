@@ -1,8 +1,14 @@
-#include "penstock/image/bmp.h"
-
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "penstock/image/decoder.h"
 #include "penstock/image/pixels.h"
 
 namespace penstock::image {
@@ -11,8 +17,46 @@ namespace {
 constexpr size_t kFileHeader = 14, kShortHeader = 40;  // the masks follow
 // Compressions.
 constexpr uint32_t kPlain = 0, kRuns8 = 1, kRuns4 = 2, kMasks = 3, kMasksWithAlpha = 6;
-// An image of one colour takes next to no bytes: so many pixels are believed anyway.
-constexpr uint64_t kBelieved = 1 << 24, kMostOfByte = 128;
+// Compressed images of up to kTrustedPixels may claim more pixels than kMaxPixelsPerByte allows,
+// because one colour takes few bytes.
+constexpr uint64_t kTrustedPixels = 1 << 24, kMaxPixelsPerByte = 128;
+
+// Decodes BMPs: palettes of 1, 4 and 8 bits, colours of 16, 24 and 32 bits, with masks or without,
+// from the bottom up or from the top down; run lengths of 4 and 8 bits.
+//
+// Microsoft, "Bitmap Storage" (BITMAPFILEHEADER, BITMAPCOREHEADER, BITMAPINFOHEADER to
+// BITMAPV5HEADER), "Bitmap Compression".
+class BmpReader : public Decoder {
+ public:
+  void open(std::span<const std::byte> bytes, const DecodeOptions& options) override;
+  int width() const override { return width_; }
+  int height() const override { return height_; }
+  void read(int x0, int y0, int x1, int y1, RowTaker& taker) override;
+
+ private:
+  using Rgba = std::array<uint8_t, 4>;
+  // A colour's bits of a pixel: `most` of them after the shift.
+  struct Mask {
+    uint32_t shift = 0, most = 0;
+  };
+  [[noreturn]] void fail(const std::string& what, size_t at) const;
+  uint32_t number(size_t at, size_t bytes) const;  // throws behind the end
+  void set_masks(const std::array<uint32_t, 4>& masks);
+  void read_palette(size_t at, size_t entry, size_t entries);
+  Rgba pixel(const uint8_t* row, int x) const;
+  // Of run lengths: places in the palette, a byte each, by rows in the order of the file.
+  void expand();
+
+  std::span<const std::byte> bytes_;
+  int channels_ = 3;
+  int width_ = 0, height_ = 0;
+  bool bottom_up_ = true, runs_ = false, partial_ = false;
+  uint32_t bits_ = 0;
+  size_t pixels_ = 0, stride_ = 0;  // bytes
+  std::array<Rgba, 256> palette_;
+  std::array<Mask, 4> masks_;
+  std::vector<uint8_t> colours_, row_, expanded_;
+};
 
 }  // namespace
 
@@ -80,7 +124,7 @@ void BmpReader::open(std::span<const std::byte> bytes, const DecodeOptions& opti
   if (pixels_ < kFileHeader + header) fail("its pixels begin within its header", 10);
   if (runs_) {
     const uint64_t claimed = width * rows;
-    if (claimed > std::max<uint64_t>(kBelieved, bytes.size() * kMostOfByte)) {
+    if (claimed > std::max<uint64_t>(kTrustedPixels, bytes.size() * kMaxPixelsPerByte)) {
       fail(claim_beyond_bytes(width, rows), 18);
     }
     return;
@@ -206,5 +250,7 @@ void BmpReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
     taker.take(row_.data());
   }
 }
+
+std::unique_ptr<Decoder> bmp_decoder() { return std::make_unique<BmpReader>(); }
 
 }  // namespace penstock::image

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -42,7 +43,14 @@ class Decoder {
   virtual void read(int x0, int y0, int x1, int y1, RowTaker& taker) = 0;
 };
 
-// `format`: "BMP".
+// The decoders of the formats; of JPEGs: JpegReader.
+std::unique_ptr<Decoder> bmp_decoder();
+std::unique_ptr<Decoder> gif_decoder();
+std::unique_ptr<Decoder> png_decoder();
+std::unique_ptr<Decoder> pnm_decoder();  // PGM and PPM
+std::unique_ptr<Decoder> webp_decoder();
+
+// For decoders. `format`: "BMP".
 [[noreturn]] void fail_damaged(const char* format, const std::string& what, size_t at, size_t size);
 // Whether a header's claim is 1 to kMaxPixels pixels, and texts on claims that are refused.
 bool decodable(uint64_t width, uint64_t height);

@@ -137,14 +137,19 @@ void Picture::start(int width, int height, int channels, int value_bytes) {
 
 // By the first bytes; null: none.
 Decoder* Picture::decoder_of(std::span<const std::byte> bytes) {
+  const auto made = [](std::unique_ptr<Decoder>& decoder, std::unique_ptr<Decoder> (*make)()) {
+    if (decoder == nullptr) decoder = make();
+    return decoder.get();
+  };
   const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (all.starts_with("\xFF\xD8")) return &jpeg_;
-  if (all.starts_with("\x89PNG")) return &png_;
-  if (all.starts_with("GIF8")) return &gif_;
-  if (all.starts_with("BM")) return &bmp_;
-  if (all.starts_with("RIFF") && all.size() >= 12 && all.substr(8, 4) == "WEBP") return &webp_;
+  if (all.starts_with("\x89PNG")) return made(png_, png_decoder);
+  if (all.starts_with("GIF8")) return made(gif_, gif_decoder);
+  if (all.starts_with("BM")) return made(bmp_, bmp_decoder);
+  if (all.starts_with("RIFF") && all.size() >= 12 && all.substr(8, 4) == "WEBP")
+    return made(webp_, webp_decoder);
   for (std::string_view pnm : {"P2", "P3", "P5", "P6"}) {
-    if (all.starts_with(pnm)) return &pnm_;
+    if (all.starts_with(pnm)) return made(pnm_, pnm_decoder);
   }
   return nullptr;
 }

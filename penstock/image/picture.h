@@ -2,22 +2,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "penstock/image/bmp.h"
 #include "penstock/image/decoder.h"
-#include "penstock/image/gif.h"
 #include "penstock/image/image.h"
 #include "penstock/image/jpeg.h"
 #include "penstock/image/move.h"
 #include "penstock/image/pixels.h"
 #include "penstock/image/plane_resize.h"
-#include "penstock/image/png.h"
-#include "penstock/image/pnm.h"
 #include "penstock/image/resize.h"
 #include "penstock/image/warp.h"
-#include "penstock/image/webp.h"
 
 namespace penstock::image {
 
@@ -96,13 +92,9 @@ class Picture {
   From from_ = From::kPixels;
   Decoder* decoder_ = nullptr;  // of a file
   ImageView pixels_;
-  BmpReader bmp_;
-  GifReader gif_;
   JpegReader jpeg_;
-  PngReader png_;
+  std::unique_ptr<Decoder> bmp_, gif_, png_, pnm_, webp_;  // made for the first such file
   Warper warper_;
-  PnmReader pnm_;
-  WebpReader webp_;
   bool fast_ = false;
   int channels_ = 3, value_bytes_ = 1;
   int in_width_ = 0, in_height_ = 0;  // of what is read

@@ -23,7 +23,7 @@ int most_taps(const AxisScale& axis) {
 
 bool PlaneResizer::can(const ResizeSpec& spec) {
   return spec.x.filter == Filter::kBilinear && spec.x.antialias && !enlarges(spec.x) &&
-         !enlarges(spec.y) && std::max(most_taps(spec.x), most_taps(spec.y)) <= kMostTaps;
+         !enlarges(spec.y) && std::max(most_taps(spec.x), most_taps(spec.y)) <= kMaxTaps;
 }
 
 void PlaneResizer::begin(const ResizeSpec& spec, const PlaneLayout& layout, int left, int top,
@@ -161,8 +161,8 @@ void PlaneResizer::resize_row(int number, int place) {
   Plane& plane = planes_[number == 0 ? 0 : 1];
   const int begin = plane.y.begin(place), taps = plane.y.taps(place);
   const int32_t* numbers = plane.y.weights(place);
-  uint16_t weights[kMostTaps];
-  const uint8_t* rows[kMostTaps];
+  uint16_t weights[kMaxTaps];
+  const uint8_t* rows[kMaxTaps];
   for (int k = 0; k < taps; ++k) {
     rows[k] = kept(number, begin + k) + plane.x.first();
     weights[k] = static_cast<uint16_t>(numbers[k]);

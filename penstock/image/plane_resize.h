@@ -24,7 +24,7 @@ namespace penstock::image {
 class PlaneResizer : public PlaneSink {
  public:
   // Whether the resize can be done here: by the antialiased bilinear filter, which averages pixels
-  // and has no negative weights, to at most the size of the part, with at most kMostTaps weights.
+  // and has no negative weights, to at most the size of the part, with at most kMaxTaps weights.
   static bool can(const ResizeSpec& spec);
 
   // The part of the image that is resized begins at (left, top). `fast`: pixels are cut off after
@@ -41,7 +41,7 @@ class PlaneResizer : public PlaneSink {
   void done(int band) override;
 
  private:
-  static constexpr int kMostTaps = 64;  // rounding errors of so many stay far below a level
+  static constexpr int kMaxTaps = 64;  // rounding errors of so many stay far below a level
 
   // A plane's weights, and its rows that were decoded last.
   struct Plane {

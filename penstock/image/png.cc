@@ -1,20 +1,22 @@
-#include "penstock/image/png.h"
-
 #include <isa-l/crc.h>
 #include <png.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "penstock/image/decoder.h"
 #include "penstock/image/exif.h"
 #include "penstock/image/pixels.h"
 
 namespace penstock::image {
+namespace {
 
 // libpng ends its calls by longjmp: the functions that take these jumps have no objects with
 // destructors, and no callback of C++ is in between.
@@ -40,13 +42,11 @@ struct PngState {
   }
 };
 
-namespace {
-
 constexpr size_t kSignature = 8;
 constexpr std::string_view kMagic("\x89PNG\r\n\x1a\n", kSignature);
 // Unread bytes of data behind the last row: the end of its stream, and what encoders may leave.
-constexpr size_t kMostBehind = 4096;
-constexpr png_alloc_size_t kMostChunk = png_alloc_size_t{8} << 20;  // of one that libpng keeps
+constexpr size_t kMaxTrailing = 4096;
+constexpr png_alloc_size_t kMaxChunk = png_alloc_size_t{8} << 20;  // of one that libpng keeps
 
 void leave(png_structp png, png_const_charp text) {
   auto& state = *static_cast<PngState*>(png_get_error_ptr(png));
@@ -87,7 +87,7 @@ bool open_png(PngState& state) {
   constexpr png_byte kTexts[] = "iCCP\0iTXt\0zTXt";
   png_set_keep_unknown_chunks(state.png, PNG_HANDLE_CHUNK_NEVER, kTexts, sizeof(kTexts) / 5);
   png_set_read_user_transform_fn(state.png, count_row);
-  png_set_chunk_malloc_max(state.png, kMostChunk);
+  png_set_chunk_malloc_max(state.png, kMaxChunk);
   png_set_user_limits(state.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // they were looked at
   // Up to the last byte of a file that is cut off.
   if (state.cut) png_set_compression_buffer_size(state.png, 1);
@@ -168,7 +168,7 @@ size_t data_behind(const PngState& state) {
 void look_over(PngState& state) {
   constexpr size_t kChunk = 12, kHeader = 13;  // length, name and checksum; IHDR's
   // Deflate makes at most 1032 bytes of one.
-  constexpr uint64_t kMostInflated = 1032;
+  constexpr uint64_t kMaxInflation = 1032;
   const std::string_view all(reinterpret_cast<const char*>(state.bytes), state.size);
   state.at = kSignature;
   uint64_t compressed = 0;
@@ -209,7 +209,7 @@ void look_over(PngState& state) {
     ended = name == "IEND";
     state.at += kChunk + length;
   }
-  if (!state.cut && wanted / kMostInflated > compressed) {
+  if (!state.cut && wanted / kMaxInflation > compressed) {
     fail(state, claim_beyond_bytes(static_cast<uint64_t>(state.width),
                                    static_cast<uint64_t>(state.height)));
   }
@@ -223,13 +223,29 @@ const uint8_t* in_wanted_channels(PngState& state, const uint8_t* row, int pixel
   return state.converted.data();
 }
 
+// Decodes PNGs by libpng: all colour types and depths, interlaced or not. Of 16 bits the upper 8
+// count, as in Pillow. With 3 channels alpha is left out, with 1 colours become grey.
+//
+// A wrong checksum of any chunk is damage, and so is data that goes on behind the last row: no more
+// is inflated than the pixels need, and some megabytes. Compressed texts are not inflated.
+class PngReader : public Decoder {
+ public:
+  ~PngReader() override { state_.close(); }
+
+  void open(std::span<const std::byte> bytes, const DecodeOptions& options) override;
+  int width() const override { return state_.width; }
+  int height() const override { return state_.height; }
+  int orientation() const override { return exif_orientation(state_.exif); }
+  void read(int x0, int y0, int x1, int y1, RowTaker& taker) override;
+
+ private:
+  PngState state_;
+};
+
 }  // namespace
 
-PngReader::PngReader() : state_(std::make_unique<PngState>()) {}
-PngReader::~PngReader() { state_->close(); }
-
 void PngReader::open(std::span<const std::byte> bytes, const DecodeOptions& options) {
-  PngState& state = *state_;
+  PngState& state = state_;
   state.close();
   state.bytes = reinterpret_cast<const uint8_t*>(bytes.data());
   state.size = bytes.size();
@@ -246,12 +262,8 @@ void PngReader::open(std::span<const std::byte> bytes, const DecodeOptions& opti
   if (!open_png(state)) fail(state, state.text);
 }
 
-int PngReader::width() const { return state_->width; }
-int PngReader::height() const { return state_->height; }
-int PngReader::orientation() const { return exif_orientation(state_->exif); }
-
 void PngReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
-  PngState& state = *state_;
+  PngState& state = state_;
   const bool whole = state.passes > 1;
   const auto height = static_cast<size_t>(state.height);
   state.lines.assign(state.line * (whole ? height : 1), 0);
@@ -274,10 +286,12 @@ void PngReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
     if (y < y0 || y >= y1) continue;
     taker.take(in_wanted_channels(state, line + x0 * state.line_channels, x1 - x0));
   }
-  if (!state.cut && data_behind(state) > kMostBehind) {
+  if (!state.cut && data_behind(state) > kMaxTrailing) {
     fail(state, "its data goes on behind the last row");
   }
   state.close();
 }
+
+std::unique_ptr<Decoder> png_decoder() { return std::make_unique<PngReader>(); }
 
 }  // namespace penstock::image

@@ -1,7 +1,12 @@
-#include "penstock/image/pnm.h"
-
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "penstock/image/decoder.h"
 #include "penstock/image/pixels.h"
 
 namespace penstock::image {
@@ -9,6 +14,35 @@ namespace {
 
 bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Decodes PGMs and PPMs, as text or in binary (P2, P3, P5, P6), of up to 16 bits. Values are scaled
+// to 0 to 255, as in Pillow.
+//
+// The Netpbm manual, "pgm" and "ppm". Of several images in a file the first one is decoded.
+class PnmReader : public Decoder {
+ public:
+  void open(std::span<const std::byte> bytes, const DecodeOptions& options) override;
+  int width() const override { return width_; }
+  int height() const override { return height_; }
+  void read(int x0, int y0, int x1, int y1, RowTaker& taker) override;
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const;
+  char at(size_t i) const { return static_cast<char>(bytes_[i]); }
+  void skip_blank();
+  uint32_t next_number();
+  uint8_t next_value();
+  const uint8_t* next_row();
+
+  std::span<const std::byte> bytes_;
+  size_t at_ = 0;
+  bool partial_ = false, text_ = false;
+  int channels_ = 3, in_channels_ = 3;
+  int width_ = 0, height_ = 0;
+  uint32_t most_ = 255;
+  std::vector<uint8_t> scaled_;  // what each value becomes
+  std::vector<uint8_t> values_, row_;
+};
 
 }  // namespace
 
@@ -27,14 +61,14 @@ void PnmReader::skip_blank() {
 }
 
 uint32_t PnmReader::next_number() {
-  constexpr uint32_t kMost = 1'000'000'000;
+  constexpr uint32_t kMaxNumber = 1'000'000'000;
   skip_blank();
   if (at_ == bytes_.size()) fail("it is cut off");
   if (!is_digit(at(at_))) fail("there is no number");
   uint32_t number = 0;
   for (; at_ < bytes_.size() && is_digit(at(at_)); ++at_) {
     number = number * 10 + static_cast<uint32_t>(at(at_) - '0');
-    if (number > kMost) fail("a number is too large");
+    if (number > kMaxNumber) fail("a number is too large");
   }
   return number;
 }
@@ -123,5 +157,7 @@ void PnmReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
     taker.take(row_.data());
   }
 }
+
+std::unique_ptr<Decoder> pnm_decoder() { return std::make_unique<PnmReader>(); }
 
 }  // namespace penstock::image

@@ -391,9 +391,9 @@ void sample_row(const ImageView& in, const WarpOptions& options, const Map& map,
 // A row of the result crosses many rows of the image, where the hardware prefetches nothing. So an
 // image that fits into a core's cache is fetched first, from its beginning to its end.
 __attribute__((always_inline)) inline void fetch(const ImageView& in) {
-  constexpr size_t kLine = 64, kMostBytes = 1 << 20;
+  constexpr size_t kLine = 64, kMaxBytes = 1 << 20;
   const size_t bytes = static_cast<size_t>(in.width) * static_cast<size_t>(in.pixel_bytes());
-  if (bytes * static_cast<size_t>(in.height) > kMostBytes) return;
+  if (bytes * static_cast<size_t>(in.height) > kMaxBytes) return;
   for (int y = 0; y < in.height; ++y) {
     const uint8_t* const row = in.row(y);
     for (size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(row + i, 0, 2);

@@ -1,17 +1,20 @@
-#include "penstock/image/webp.h"
-
 #include <webp/decode.h>
 #include <webp/demux.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "penstock/image/decoder.h"
 #include "penstock/image/exif.h"
 #include "penstock/image/pixels.h"
 
 namespace penstock::image {
+namespace {
 
 struct WebpState {
   WebPData bytes{};
@@ -29,8 +32,6 @@ struct WebpState {
     frame = {};
   }
 };
-
-namespace {
 
 [[noreturn]] void fail(WebpState& state, const std::string& what, size_t at) {
   state.close();
@@ -52,13 +53,25 @@ std::string reason_of(VP8StatusCode status) {
   }
 }
 
+// Decodes WebPs by libwebp, of each only the rows and columns that are wanted: with and without
+// loss, with alpha. Of an animation the first frame; around one that is smaller than the image,
+// pixels are 0.
+class WebpReader : public Decoder {
+ public:
+  void open(std::span<const std::byte> bytes, const DecodeOptions& options) override;
+  int width() const override { return state_.width; }
+  int height() const override { return state_.height; }
+  int orientation() const override;
+  void read(int x0, int y0, int x1, int y1, RowTaker& taker) override;
+
+ private:
+  WebpState state_;
+};
+
 }  // namespace
 
-WebpReader::WebpReader() : state_(std::make_unique<WebpState>()) {}
-WebpReader::~WebpReader() = default;
-
 void WebpReader::open(std::span<const std::byte> bytes, const DecodeOptions& options) {
-  WebpState& state = *state_;
+  WebpState& state = state_;
   state.close();
   state.options = options;
   state.bytes = {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
@@ -82,12 +95,9 @@ void WebpReader::open(std::span<const std::byte> bytes, const DecodeOptions& opt
   state.height = static_cast<int>(height);
 }
 
-int WebpReader::width() const { return state_->width; }
-int WebpReader::height() const { return state_->height; }
-
 int WebpReader::orientation() const {
   WebPChunkIterator chunk{};
-  if (WebPDemuxGetChunk(state_->file, "EXIF", 1, &chunk) == 0) return 1;
+  if (WebPDemuxGetChunk(state_.file, "EXIF", 1, &chunk) == 0) return 1;
   const int orientation =
       exif_orientation(std::as_bytes(std::span(chunk.chunk.bytes, chunk.chunk.size)));
   WebPDemuxReleaseChunkIterator(&chunk);
@@ -95,7 +105,7 @@ int WebpReader::orientation() const {
 }
 
 void WebpReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
-  WebpState& state = *state_;
+  WebpState& state = state_;
   const WebPIterator& frame = state.frame;
   const int channels = state.options.channels, part_channels = channels == 4 ? 4 : 3;
   // The part of the frame. Smoothing looks at neighbours: it is made with those beyond a cut.
@@ -156,5 +166,7 @@ void WebpReader::read(int x0, int y0, int x1, int y1, RowTaker& taker) {
   }
   state.close();
 }
+
+std::unique_ptr<Decoder> webp_decoder() { return std::make_unique<WebpReader>(); }
 
 }  // namespace penstock::image

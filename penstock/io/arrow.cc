@@ -9,7 +9,6 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
-#include "penstock/io/arrow_check.h"
 
 namespace penstock {
 namespace {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/base/error.h"
 #include "penstock/io/arrow_abi.h"
 #include "penstock/memory/dtype.h"
 
@@ -103,6 +104,20 @@ ArrowTable import_arrow(ArrowSchema* schema, ArrowArray* array,
 // Whether bit `place` is set: the item is not null, or the bool is true.
 inline bool arrow_bit(const std::byte* bits, int64_t place) {
   return (std::to_integer<unsigned>(bits[place >> 3]) >> (place & 7) & 1) != 0;
+}
+
+// For readers of Arrow data:
+
+// Far above any memory, far below overflow.
+inline constexpr int64_t kMaxArrowItems = int64_t{1} << 48;
+
+// Checks an array against its schema as import does, and fills in nulls and sizes of buffers.
+// `name`: of the column in errors. Error kDataLoss.
+void check_arrow(const ArrowField& field, ArrowColumn& column, const std::string& name);
+
+// Error kDataLoss: an array contradicts its schema or itself. `why` follows its name.
+inline Error arrow_contradiction(const std::string& name, const std::string& why) {
+  return {Code::kDataLoss, "arrow", (name.empty() ? "the array " : "'" + name + "' ") + why};
 }
 
 }  // namespace penstock

@@ -1,8 +1,8 @@
-#include "penstock/io/arrow_check.h"
-
 #include <bit>
 #include <cstddef>
 #include <cstring>
+
+#include "penstock/io/arrow.h"
 
 namespace penstock {
 namespace {

@@ -35,7 +35,7 @@ class LineReader {
   std::span<const RecordReader::Failure> failures() const { return records_.failures(); }
 
   // The row-th line of the last read(), without its end. Empty for a row that failed.
-  std::span<const std::byte> line(size_t row) const { return lines_[row]; }
+  std::span<const std::byte> payload(size_t row) const { return lines_[row]; }
 
  private:
   bool may_lack_end(uint64_t line) const;

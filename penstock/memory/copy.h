@@ -17,8 +17,6 @@ void copy_stream(void* dst, const void* src, size_t bytes);
 // latency. Indices are not checked. Any thread.
 void gather_rows(void* dst, const void* src_base, size_t row_bytes, size_t row_stride,
                  const uint64_t* indices, size_t count);
-// The same for rows that lie anywhere.
-void gather_rows(void* dst, const std::byte* const* rows, size_t row_bytes, size_t count);
 
 // Copies numbers of `number` bytes each (1, 2, 4 or 8) and reverses the byte order of each. `dst`
 // may be `src`. REQUIRED: `bytes` is a multiple of `number`. Any thread.

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -15,35 +14,13 @@
 #include "penstock/base/clock.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/io/posix_files.h"
+#include "penstock/online/log_format.h"
 
 namespace penstock::online {
 namespace {
 
-constexpr std::string_view kMagic = "PNSTKLOG";
 constexpr std::string_view kSuffix = ".log";
-constexpr uint64_t kHeader = 8 + 8 + 4;           // magic, first offset, checksum
-constexpr uint64_t kPrefix = 4 + 4;               // a record's length and checksum
-constexpr uint64_t kFields = 1 + 1 + 2 + 4 + 8;   // kind, zero, packet id, topic's length, time
 constexpr uint64_t kWriteAt = uint64_t{1} << 20;  // bytes that wait for no flush to be written
-constexpr uint64_t kMaxRecord = uint64_t{1} << 30;
-constexpr char kMessage = 1, kIds = 2;
-constexpr uint64_t kRecentIds = 32'768;
-
-template <class T>
-void put_number(std::string& to, T value) {
-  to.append(reinterpret_cast<const char*>(&value), sizeof value);  // little-endian
-}
-
-template <class T>
-T number_at(const char* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-uint32_t crc_of(std::string_view bytes, uint32_t before = 0) {
-  return crc32c(std::as_bytes(std::span(bytes)), before);
-}
 
 uint64_t wall_ns() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -73,110 +50,7 @@ void reserve_one(std::vector<T>& in) {
   if (in.size() == in.capacity()) in.reserve(std::max<size_t>(64, 2 * in.size()));
 }
 
-// Appends a record: a prefix, then `body` written by the caller.
-void finish_record(std::string& to, size_t at) {
-  const auto length = static_cast<uint32_t>(to.size() - at - kPrefix);
-  std::memcpy(to.data() + at, &length, 4);
-  const uint32_t crc =
-      masked(crc_of(std::string_view(to).substr(at + kPrefix), crc_of({to.data() + at, 4})));
-  std::memcpy(to.data() + at + 4, &crc, 4);
-}
-
-bool record_is_whole(const char* prefix, std::string_view body) {
-  return masked(crc_of(body, crc_of({prefix, 4}))) == number_at<uint32_t>(prefix + 4);
-}
-
-// Whether a body of this length, which begins with `body`, has a form that this log writes.
-bool is_sound(std::string_view body, uint64_t length) {
-  if (body.empty()) return false;
-  if (body[0] == kIds) return (length - 1) % 6 == 0;
-  return body[0] == kMessage && body.size() >= kFields &&
-         number_at<uint32_t>(body.data() + 4) <= length - kFields;
-}
-
-// Reads bytes [at, at + count) of a file, or up to its end.
-std::string read_at(int fd, uint64_t at, uint64_t count, const std::string& path) {
-  std::string bytes(count, '\0');
-  for (size_t got = 0; got < count;) {
-    const ssize_t some = pread(fd, bytes.data() + got, count - got, static_cast<off_t>(at + got));
-    if (some < 0 && errno == EINTR) continue;
-    if (some < 0) system_error("cannot read " + path);
-    if (some == 0) bytes.resize(got), count = got;
-    got += static_cast<size_t>(some);
-  }
-  return bytes;
-}
-
-// A power loss can leave a sector of unflushed bytes unwritten, with written ones behind it.
-bool has_unwritten_sector(int fd, uint64_t begin, uint64_t end, const std::string& path) {
-  constexpr uint64_t kSector = 512;
-  for (uint64_t at = (begin + kSector - 1) / kSector * kSector; at + kSector <= end;) {
-    const std::string bytes =
-        read_at(fd, at, std::min<uint64_t>((end - at) / kSector * kSector, 1 << 20), path);
-    if (bytes.empty()) return false;
-    for (size_t i = 0; i + kSector <= bytes.size(); i += kSector) {
-      const std::string_view sector = std::string_view(bytes).substr(i, kSector);
-      if (sector.find_first_not_of('\0') == sector.npos) return true;
-    }
-    at += bytes.size();
-  }
-  return false;
-}
-
-// Whether the bytes at `begin`, where no whole record is, are damage: flushed messages follow. A
-// crash leaves a torn end instead, with no whole message behind it but across unwritten sectors.
-bool whole_message_follows(int fd, uint64_t begin, uint64_t size, const std::string& path) {
-  constexpr uint64_t kStep = 1 << 20;
-  // Bytes to checksum: a payload may look like many records.
-  uint64_t budget = 2 * (size - begin) + (64 << 20);
-  for (uint64_t from = begin + 1; from + kPrefix + kFields <= size; from += kStep) {
-    const std::string bytes =
-        read_at(fd, from, std::min(kStep + kPrefix + kFields, size - from), path);
-    for (size_t i = 0; i < kStep && i + kPrefix + kFields <= bytes.size(); ++i) {
-      const char* record = bytes.data() + i;
-      const uint64_t length = number_at<uint32_t>(record);
-      const std::string_view fields(record + kPrefix, kFields);
-      if (fields[0] != kMessage || fields[1] != 0) continue;
-      if (length < kFields || from + i + kPrefix + length > size) continue;
-      if (!is_sound(fields, length)) continue;
-      if (length > budget) return false;
-      budget -= length;
-      const std::string whole = read_at(fd, from + i, kPrefix + length, path);
-      if (whole.size() < kPrefix + length) continue;
-      if (!record_is_whole(whole.data(), std::string_view(whole).substr(kPrefix))) continue;
-      return !has_unwritten_sector(fd, begin, from + i, path);
-    }
-  }
-  return false;
-}
-
 }  // namespace
-
-uint32_t RecentIds::checksum(std::string_view topic, std::span<const std::byte> payload) {
-  return crc32c(payload, crc_of(topic));
-}
-
-bool RecentIds::seen(const Message& message, uint32_t crc) const {
-  if (!message.duplicate) return false;
-  const auto found = noted_.find(message.packet_id);
-  return found != noted_.end() && found->second.crc == crc &&
-         count_ - found->second.number < kRecentIds;
-}
-
-void RecentIds::note(Id id) {
-  if (id.packet_id != 0) noted_[id.packet_id] = {id.crc, ++count_};
-}
-
-std::vector<RecentIds::Id> RecentIds::in_order() const {
-  std::vector<std::pair<uint64_t, Id>> ids;
-  for (const auto& [id, noted] : noted_) {
-    if (count_ - noted.number < kRecentIds) ids.push_back({noted.number, {id, noted.crc}});
-  }
-  std::ranges::sort(ids, {}, [](const auto& each) { return each.first; });
-  std::vector<Id> ordered;
-  for (const auto& [number, id] : ids) ordered.push_back(id);
-  return ordered;
-}
 
 MessageLog::MessageLog(LogOptions options, Tokens spooled)
     : options_(std::move(options)), hand_over_(std::move(spooled)) {
@@ -249,7 +123,7 @@ void MessageLog::open() {
     scan(segment, i + 1 == segments_.size());
   }
   // A file whose header is not whole has no message.
-  if (!segments_.empty() && segments_.back().bytes < kHeader) {
+  if (!segments_.empty() && segments_.back().bytes < log_format::kHeader) {
     unlink(segments_.back().path.c_str());
     segments_.pop_back();
   }
@@ -277,48 +151,45 @@ void MessageLog::scan(Segment& segment, bool last) {
   const auto read_to = [&](uint64_t begin, uint64_t bytes) -> const char* {
     if (begin + bytes > size) return nullptr;
     if (begin < at || begin + bytes > at + buffer.size()) {
-      buffer.resize(std::min(std::max<uint64_t>(bytes, 1 << 20), size - begin));
+      buffer = log_format::read_at(fd.get(), begin,
+                                   std::min(std::max<uint64_t>(bytes, 1 << 20), size - begin),
+                                   segment.path);
       at = begin;
-      for (size_t got = 0; got < buffer.size();) {
-        const ssize_t some = pread(fd.get(), buffer.data() + got, buffer.size() - got,
-                                   static_cast<off_t>(begin + got));
-        if (some < 0 && errno == EINTR) continue;
-        if (some < 0) system_error("cannot read " + segment.path);
-        if (some == 0) return nullptr;
-        got += static_cast<size_t>(some);
-      }
+      if (buffer.size() < bytes) return nullptr;
     }
     return buffer.data() + (begin - at);
   };
   segment.end = segment.first;
-  const char* header = read_to(0, kHeader);
-  const bool whole = header != nullptr && std::string_view(header, 8) == kMagic &&
-                     number_at<uint64_t>(header + 8) == segment.first &&
-                     masked(crc_of({header, 16})) == number_at<uint32_t>(header + 16);
-  uint64_t next = whole ? kHeader : 0;
+  const char* header = read_to(0, log_format::kHeader);
+  const bool whole =
+      header != nullptr && std::string_view(header, 8) == log_format::kMagic &&
+      log_format::number_at<uint64_t>(header + 8) == segment.first &&
+      masked(log_format::crc_of({header, 16})) == log_format::number_at<uint32_t>(header + 16);
+  uint64_t next = whole ? log_format::kHeader : 0;
   while (whole && next < size) {
-    const char* prefix = read_to(next, kPrefix);
+    const char* prefix = read_to(next, log_format::kPrefix);
     if (prefix == nullptr) break;
-    const uint64_t length = number_at<uint32_t>(prefix);
-    if (length > kMaxRecord) break;
-    const char* record = read_to(next, kPrefix + length);
+    const uint64_t length = log_format::number_at<uint32_t>(prefix);
+    if (length > log_format::kMaxRecord) break;
+    const char* record = read_to(next, log_format::kPrefix + length);
     if (record == nullptr) break;
-    const std::string_view body(record + kPrefix, length);
-    if (!record_is_whole(record, body) || !is_sound(body, length)) break;
-    if (body[0] == kMessage) {
+    const std::string_view body(record + log_format::kPrefix, length);
+    if (!log_format::record_is_whole(record, body) || !log_format::is_sound(body, length)) break;
+    if (body[0] == log_format::kMessage) {
       ++segment.end;
-      writer_->ids.note({number_at<uint16_t>(body.data() + 2), crc_of(body.substr(kFields))});
+      writer_->ids.note({log_format::number_at<uint16_t>(body.data() + 2),
+                         log_format::crc_of(body.substr(log_format::kFields))});
     } else {
       for (size_t i = 1; i < body.size(); i += 6) {
-        writer_->ids.note(
-            {number_at<uint16_t>(body.data() + i), number_at<uint32_t>(body.data() + i + 2)});
+        writer_->ids.note({log_format::number_at<uint16_t>(body.data() + i),
+                           log_format::number_at<uint32_t>(body.data() + i + 2)});
       }
     }
-    next += kPrefix + length;
+    next += log_format::kPrefix + length;
   }
   segment.bytes = next;
   if (next == size) return;
-  if (!last || whole_message_follows(fd.get(), next, size, segment.path)) {
+  if (!last || log_format::whole_message_follows(fd.get(), next, size, segment.path)) {
     throw Error(Code::kDataLoss, "spool",
                 segment.path + ", byte " + std::to_string(next) + ": message " +
                     std::to_string(segment.end) +
@@ -368,24 +239,27 @@ uint64_t MessageLog::append(const Message& message, uint32_t crc) {
   check_process();
   std::lock_guard lock(mutex_);
   if (error_) throw Error(*error_);
-  if (message.topic.size() + message.payload.size() + kFields > kMaxRecord) {
+  if (message.topic.size() + message.payload.size() + log_format::kFields >
+      log_format::kMaxRecord) {
     throw Error(Code::kInvalidArgument, "spool", "a message is larger than 1 GiB");
   }
   const size_t at = pending_.size();
   // From here on nothing throws: part of a message may not stay in pending_.
-  pending_.reserve(at + kPrefix + kFields + message.topic.size() + message.payload.size());
+  pending_.reserve(at + log_format::kPrefix + log_format::kFields + message.topic.size() +
+                   message.payload.size());
   reserve_one(pending_tokens_);
   reserve_one(pending_ids_);
-  pending_.append(kPrefix, '\0');
-  pending_.push_back(kMessage);
+  pending_.append(log_format::kPrefix, '\0');
+  pending_.push_back(log_format::kMessage);
   pending_.push_back(0);
-  put_number(pending_, message.packet_id);
-  put_number(pending_, static_cast<uint32_t>(message.topic.size()));
+  log_format::put_number(pending_, message.packet_id);
+  log_format::put_number(pending_, static_cast<uint32_t>(message.topic.size()));
   const uint64_t now = now_ns();
-  put_number(pending_, wall_ns() - (now > message.received_ns ? now - message.received_ns : 0));
+  log_format::put_number(pending_,
+                         wall_ns() - (now > message.received_ns ? now - message.received_ns : 0));
   pending_.append(message.topic);
   pending_.append(reinterpret_cast<const char*>(message.payload.data()), message.payload.size());
-  finish_record(pending_, at);
+  log_format::finish_record(pending_, at);
   if (message.packet_id != 0) pending_ids_.push_back({message.packet_id, crc});
   if (message.token != 0) pending_tokens_.push_back(message.token);
   if (at == 0 || (at < kWriteAt && pending_.size() >= kWriteAt)) writer_->changed.notify_all();
@@ -428,17 +302,17 @@ void MessageLog::flush() {
 
 // The thread's. The identifiers in the file's first record outlive the files before it.
 void MessageLog::begin_segment(uint64_t first) {
-  std::string bytes(kMagic);
-  put_number(bytes, first);
-  put_number(bytes, masked(crc_of(bytes)));
+  std::string bytes(log_format::kMagic);
+  log_format::put_number(bytes, first);
+  log_format::put_number(bytes, masked(log_format::crc_of(bytes)));
   const size_t at = bytes.size();
-  bytes.append(kPrefix, '\0');
-  bytes.push_back(kIds);
+  bytes.append(log_format::kPrefix, '\0');
+  bytes.push_back(log_format::kIds);
   for (const auto& [id, crc] : writer_->ids.in_order()) {
-    put_number(bytes, id);
-    put_number(bytes, crc);
+    log_format::put_number(bytes, id);
+    log_format::put_number(bytes, crc);
   }
-  finish_record(bytes, at);
+  log_format::finish_record(bytes, at);
   const std::string path = path_of(options_.folder, first);
   os::Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!fd) system_error("cannot make " + path);
@@ -569,20 +443,11 @@ bool MessageLog::Reader::fill(uint64_t bytes) {
   if (buffer_.size() - at_ >= bytes) return true;
   buffer_.erase(0, at_);
   at_ = 0;
-  const size_t had = buffer_.size();
-  buffer_.resize(std::max<uint64_t>(bytes, 1 << 18));
-  size_t got = had;
-  while (got < buffer_.size()) {
-    const ssize_t some =
-        pread(fd_.get(), buffer_.data() + got, buffer_.size() - got, static_cast<off_t>(file_at_));
-    if (some < 0 && errno == EINTR) continue;
-    if (some < 0) system_error("cannot read " + path_);
-    if (some == 0) break;
-    got += static_cast<size_t>(some);
-    file_at_ += static_cast<uint64_t>(some);
-  }
-  buffer_.resize(got);
-  return got >= bytes;
+  const std::string more = log_format::read_at(
+      fd_.get(), file_at_, std::max<uint64_t>(bytes, 1 << 18) - buffer_.size(), path_);
+  file_at_ += more.size();
+  buffer_ += more;
+  return buffer_.size() >= bytes;
 }
 
 StoredMessage MessageLog::Reader::next() {
@@ -603,26 +468,27 @@ StoredMessage MessageLog::Reader::next() {
       segment_end_ = found->end;
       buffer_.clear();
       at_ = 0;
-      file_at_ = kHeader;
+      file_at_ = log_format::kHeader;
     }
     const auto damaged = [&]() -> Error {
       return Error(Code::kDataLoss, "spool",
                    path_ + ": message " + std::to_string(segment_) + " is damaged");
     };
-    if (!fill(kPrefix)) throw damaged();
-    const uint64_t length = number_at<uint32_t>(buffer_.data() + at_);
-    if (length > kMaxRecord || !fill(kPrefix + length)) throw damaged();
+    if (!fill(log_format::kPrefix)) throw damaged();
+    const uint64_t length = log_format::number_at<uint32_t>(buffer_.data() + at_);
+    if (length > log_format::kMaxRecord || !fill(log_format::kPrefix + length)) throw damaged();
     const char* record = buffer_.data() + at_;
-    const std::string_view body(record + kPrefix, length);
-    if (!record_is_whole(record, body) || !is_sound(body, length)) throw damaged();
-    at_ += kPrefix + length;
-    if (body[0] == kIds) continue;
+    const std::string_view body(record + log_format::kPrefix, length);
+    if (!log_format::record_is_whole(record, body) || !log_format::is_sound(body, length))
+      throw damaged();
+    at_ += log_format::kPrefix + length;
+    if (body[0] == log_format::kIds) continue;
     if (segment_++ < next_) continue;
     StoredMessage message;
-    message.packet_id = number_at<uint16_t>(body.data() + 2);
-    message.topic_bytes = number_at<uint32_t>(body.data() + 4);
-    message.received_ns = steady_ns(number_at<uint64_t>(body.data() + 8));
-    message.bytes = body.substr(kFields);
+    message.packet_id = log_format::number_at<uint16_t>(body.data() + 2);
+    message.topic_bytes = log_format::number_at<uint32_t>(body.data() + 4);
+    message.received_ns = steady_ns(log_format::number_at<uint64_t>(body.data() + 8));
+    message.bytes = body.substr(log_format::kFields);
     message.offset = next_++;
     return message;
   }

@@ -11,7 +11,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "penstock/base/error.h"
@@ -19,6 +18,7 @@
 #include "penstock/base/os.h"
 #include "penstock/io/folder_lock.h"
 #include "penstock/online/message.h"
+#include "penstock/online/recent_ids.h"
 
 namespace penstock::online {
 
@@ -33,31 +33,6 @@ struct StoredMessage {
 
   std::string_view topic() const { return std::string_view(bytes).substr(0, topic_bytes); }
   std::string_view payload() const { return std::string_view(bytes).substr(topic_bytes); }
-};
-
-// Recognises redelivered messages: one has the identifier and the bytes of its first delivery. A
-// broker uses an identifier again, for another message, after 65,535 others; so an identifier is
-// forgotten after half as many.
-class RecentIds {
- public:
-  struct Id {
-    uint16_t packet_id;
-    uint32_t crc;
-  };
-
-  static uint32_t checksum(std::string_view topic, std::span<const std::byte> payload);
-  // True: `message` is a redelivery of a message that was noted.
-  bool seen(const Message& message, uint32_t crc) const;
-  void note(Id id);  // packet_id 0 is not noted
-  std::vector<Id> in_order() const;
-
- private:
-  struct Noted {
-    uint32_t crc;
-    uint64_t number;
-  };
-  std::unordered_map<uint16_t, Noted> noted_;
-  uint64_t count_ = 0;
 };
 
 struct LogOptions {

@@ -101,7 +101,7 @@ Producer::Attempt Producer::try_put(const ElementSpec& spec, uint64_t block_byte
   const uint64_t front = header_bytes(spec);
   const uint64_t bytes = record_bytes(spec, block_bytes, memory.capacity());
   if (!ring.contended() && !ring.has_space(bytes)) {
-    if (memory.when_full() == WhenFull::kBlock) return Attempt::kNotYet;
+    if (always_wait_ || memory.when_full() == WhenFull::kBlock) return Attempt::kNotYet;
     mine->words().refused.fetch_add(1);
     return Attempt::kRefused;
   }
@@ -199,6 +199,7 @@ Producer::Producer(std::string name, ProducerOptions options)
     : name_(std::move(name)),
       timeout_ns_(options.timeout_ns),
       reconnect_(options.reconnect),
+      always_wait_(options.always_wait),
       while_waiting_(std::move(options.while_waiting)) {
   watch_forks();
   try {
@@ -339,6 +340,12 @@ Error Producer::timeout_error() const {
     why = *end_reason_ + "; no other learner has come";
   }
   return {Code::kTimeout, kAttachChannel, why};
+}
+
+std::optional<Producer::ChannelShape> Producer::channel_shape() {
+  std::lock_guard lock(mutex_);
+  if (session_ == nullptr) return std::nullopt;
+  return ChannelShape{session_->memory->capacity(), session_->memory->when_full()};
 }
 
 bool Producer::alive() {

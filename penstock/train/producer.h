@@ -24,6 +24,7 @@ namespace penstock::train {
 struct ProducerOptions {
   int64_t timeout_ns = 60'000'000'000;  // to wait for a learner; < 0: no timeout, 0: one look
   bool reconnect = false;               // when the learner has ended, wait for the next one
+  bool always_wait = false;             // while the ring is full, also under kDropNewest
   // Called about 20 times a second in the thread of a call that waits. May throw, which ends the
   // call.
   std::function<void()> while_waiting = nullptr;
@@ -52,10 +53,10 @@ class Producer final : private ForkAware {
   using Write = std::function<void(std::byte* block)>;
   enum class Attempt { kPut, kRefused, kNotYet };
 
-  // Waits while the ring is full, if the channel's policy is kBlock. False: the item was rejected
-  // (kDropNewest). Errors: kTimeout, kInvalidArgument (an item larger than the ring), kClosed (this
-  // object or the channel was closed; the learner has ended), kOutOfMemory (the ring's pages); as
-  // the constructor, where it connects. timeout_ns < 0: no timeout.
+  // Waits while the ring is full, if the channel's policy is kBlock, or `always_wait`. False: the
+  // item was rejected (kDropNewest). Errors: kTimeout, kInvalidArgument (an item larger than the
+  // ring), kClosed (this object or the channel was closed; the learner has ended), kOutOfMemory
+  // (the ring's pages); as the constructor, where it connects. timeout_ns < 0: no timeout.
   bool put(const Example& item, int64_t timeout_ns = -1);
   bool put(const Chunk& in, uint32_t row, int64_t timeout_ns = -1);
   bool put(const ElementSpec& spec, uint64_t block_bytes, const Write& write,
@@ -66,6 +67,13 @@ class Producer final : private ForkAware {
   // now_ns(); UINT64_MAX: no end. An exception from `write` is passed on, and nothing was put.
   Attempt try_put(const ElementSpec& spec, uint64_t block_bytes, const Write& write);
   void wait(const ElementSpec& spec, uint64_t block_bytes, uint64_t end_ns);
+
+  struct ChannelShape {
+    uint64_t capacity;
+    WhenFull when_full;
+  };
+  // Of the connected learner's channel; nullopt: none is connected now.
+  std::optional<ChannelShape> channel_shape();
 
   uint64_t lost() const { return lost_.load(); }
   bool alive();  // whether a learner is connected now
@@ -106,6 +114,7 @@ class Producer final : private ForkAware {
   const std::string name_;
   const int64_t timeout_ns_;
   const bool reconnect_;
+  const bool always_wait_;
   const std::function<void()> while_waiting_;
 
   mutable std::mutex mutex_;  // held for a short time only: also held while the process forks

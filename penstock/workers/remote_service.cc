@@ -193,13 +193,13 @@ void RemoteService::send_result(const BatchEntry& entry, const Task& task, Remot
     body.push_back({memory_.at(entry.block_offset), entry.needed_bytes});
   }
   if (task.object != 0) {
-    const auto& parcel = *reinterpret_cast<const Parcel*>(task.object);
-    result.tree_bytes = parcel.tree.size();
-    body.push_back(parcel.tree);
-    if (!parcel.tail.empty()) {
-      body.push_back(std::span(kZeros).first((64 - parcel.tree.size() % 64) % 64));
+    const auto& packet = *reinterpret_cast<const RemotePacket*>(task.object);
+    result.tree_bytes = packet.tree.size();
+    body.push_back(packet.tree);
+    if (!packet.tail.empty()) {
+      body.push_back(std::span(kZeros).first((64 - packet.tree.size() % 64) % 64));
     }
-    for (const auto part : parcel.tail) {
+    for (const auto part : packet.tail) {
       result.tail_bytes += part.size();
       body.push_back(part);
     }

@@ -16,7 +16,7 @@ namespace penstock {
 
 // The packet of a result that is sent to another host, as a runner passes it to
 // Slot::finish_object: the runner keeps the bytes until its next ticket.
-struct Parcel {
+struct RemotePacket {
   std::span<const std::byte> tree;
   std::vector<std::span<const std::byte>> tail;  // gaps between its parts included
 };

@@ -15,7 +15,6 @@
 #include "numpy_api.h"
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
-#include "penstock/io/arrow_check.h"
 #include "penstock/pipeline/sources/arrow_leaf.h"
 #include "penstock/pipeline/sources/sources.h"
 #include "references.h"

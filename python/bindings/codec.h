@@ -43,9 +43,9 @@ class Encoder {
   Encoder(Allocator& arena, uint32_t number, WorkerCounters& counters)
       : arena_(&arena), number_(number), counters_(counters) {}
   // Without an arena, so values that are not small go into the tail. plain: nothing is pickled, and
-  // the tail refers to the arrays until write_tail(). parcel: anything is encoded, and the tail is
+  // the tail refers to the arrays until write_tail(). remote: anything is encoded, and the tail is
   // valid until the next value is encoded, whatever other code does meanwhile.
-  enum class Tailed { kPlain, kParcel };
+  enum class Tailed { kPlain, kRemote };
   Encoder(Tailed tailed, WorkerCounters& counters) : tailed_(tailed), counters_(counters) {}
 
   // Encodes `value`, to which the caller has one reference. Arrays without any other reference are
@@ -68,7 +68,7 @@ class Encoder {
 
  private:
   bool plain_only() const { return tailed_ == Tailed::kPlain; }
-  bool parcel() const { return tailed_ == Tailed::kParcel; }
+  bool remote() const { return tailed_ == Tailed::kRemote; }
   bool node(PyObject* value, bool unique, int depth);
   bool parts(const Parts& parts, int depth);
   bool tensor(PyObject* value, bool unique);

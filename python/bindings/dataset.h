@@ -21,7 +21,7 @@ struct BuiltPlan {
   // (Sample::spec).
   std::vector<std::byte> sample;
   // For a Python data set, sampler or generator, whose samples PythonWorkers make: the number of
-  // samples, which Core changes. Null: ChainWorkers run the plan.
+  // samples, which PythonLoader changes. Null: ChainWorkers run the plan.
   std::shared_ptr<std::atomic<uint64_t>> count;
 };
 

@@ -22,7 +22,6 @@
 #include "python_stages.h"
 #include "references.h"
 #include "sample.h"
-#include "sample_spec.h"
 
 namespace nb = nanobind;
 

@@ -32,6 +32,26 @@ using device::Driver;
 using device::Stage;
 using device::StageFigures;
 
+// A consumer that takes the struct renames the capsule.
+constexpr const char* kOld = "dltensor";
+constexpr const char* kVersioned = "dltensor_versioned";
+
+template <typename Managed>
+nb::object in_capsule(Managed* managed, const char* name) {
+  PyObject* capsule = PyCapsule_New(managed, name, [](PyObject* self) {
+    for (const char* unused : {kOld, kVersioned}) {
+      if (!PyCapsule_IsValid(self, unused)) continue;
+      auto* left = static_cast<Managed*>(PyCapsule_GetPointer(self, unused));
+      left->deleter(left);
+    }
+  });
+  if (capsule == nullptr) {
+    managed->deleter(managed);
+    throw nb::python_error();
+  }
+  return nb::steal(capsule);
+}
+
 // An array of a batch on the device, or on its way to it.
 class StagedArray {
  public:
@@ -66,30 +86,34 @@ class StagedArray {
   }
 
  private:
-  static constexpr const char* kOld = "dltensor";
-  static constexpr const char* kVersioned = "dltensor_versioned";
-
   const Tensor& tensor() const { return (*batch_)[place_]; }
-
-  // A consumer that takes the struct renames the capsule.
-  template <typename Managed>
-  static nb::object in_capsule(Managed* managed, const char* name) {
-    PyObject* capsule = PyCapsule_New(managed, name, [](PyObject* self) {
-      for (const char* unused : {kOld, kVersioned}) {
-        if (!PyCapsule_IsValid(self, unused)) continue;
-        auto* left = static_cast<Managed*>(PyCapsule_GetPointer(self, unused));
-        left->deleter(left);
-      }
-    });
-    if (capsule == nullptr) {
-      managed->deleter(managed);
-      throw nb::python_error();
-    }
-    return nb::steal(capsule);
-  }
 
   const std::shared_ptr<Stage::Batch> batch_;
   const size_t place_;
+};
+
+// The arrays of a batch on the device, or on its way to it.
+class StagedBatch {
+ public:
+  explicit StagedBatch(std::shared_ptr<Stage::Batch> batch) : batch_(std::move(batch)) {}
+
+  size_t size() const { return batch_->size(); }
+  int device() const { return batch_->device().device_id; }
+  StagedArray at(size_t place) const {
+    if (place >= size()) throw nb::index_error();
+    return {batch_, place};
+  }
+  // DLPack's capsules of all arrays, for a stream by DLPack's number.
+  nb::list take(int64_t stream) const {
+    nb::list capsules;
+    for (const Tensor& taken : Stage::Batch::take(batch_, stream)) {
+      capsules.append(in_capsule(penstock::to_dlpack(taken, batch_->device()), kOld));
+    }
+    return capsules;
+  }
+
+ private:
+  const std::shared_ptr<Stage::Batch> batch_;
 };
 
 // A Stage whose calls may come from any thread.
@@ -97,7 +121,7 @@ class DeviceStage {
  public:
   DeviceStage(int device, const std::string& library) : stage_(Stage::open(device, library)) {}
 
-  nb::list put(nb::list arrays) {
+  StagedBatch put(nb::list arrays) {
     std::vector<Tensor> tensors;
     tensors.reserve(arrays.size());
     for (nb::handle each : arrays) tensors.push_back(tensor_of(each.ptr()));
@@ -107,11 +131,7 @@ class DeviceStage {
       std::lock_guard lock(mutex_);
       batch = stage_->put(std::move(tensors));
     }
-    nb::list staged;
-    for (size_t place = 0; place < batch->size(); ++place) {
-      staged.append(nb::cast(std::make_shared<StagedArray>(batch, place)));
-    }
-    return staged;
+    return StagedBatch(std::move(batch));
   }
   void reap(bool wait) {
     WithoutGil unlocked;
@@ -217,6 +237,11 @@ void bind_device(nb::module_& m) {
       .def_prop_ro("shape", &StagedArray::shape)
       .def_prop_ro("dtype", &StagedArray::dtype)
       .def_prop_ro("nbytes", &StagedArray::nbytes);
+  nb::class_<StagedBatch>(m, "StagedBatch")
+      .def("__len__", &StagedBatch::size)
+      .def("__getitem__", &StagedBatch::at, nb::arg("place"))
+      .def("take", &StagedBatch::take, nb::arg("stream"))
+      .def_prop_ro("device", &StagedBatch::device);
   nb::class_<DeviceStage>(m, "DeviceStage")
       .def(nb::init<int, std::string>(), nb::arg("device"), nb::arg("library"))
       .def("put", &DeviceStage::put, nb::arg("arrays"))

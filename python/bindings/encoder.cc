@@ -221,8 +221,8 @@ bool Encoder::array(PyArrayObject* array, bool unique, bool as_it_lies) {
   size_t bytes = PyArray_NBYTES(array);
   CopyReason reason = CopyReason::kSmall;
   void* block = nullptr;
-  bool ours = false;  // of a parcel
-  if (bytes > kInlineBytes && parcel()) {
+  bool ours = false;  // found out only for another host
+  if (bytes > kInlineBytes && remote()) {
     PyArrayObject* root;
     ours = owns_its_memory(array, unique, root, reason);
     as_it_lies = ours && PyArray_IS_F_CONTIGUOUS(array) && !PyArray_IS_C_CONTIGUOUS(array);
@@ -280,8 +280,8 @@ bool Encoder::array(PyArrayObject* array, bool unique, bool as_it_lies) {
 
 // Copies an array's elements, in C order, to memory that can be sent.
 void Encoder::place_array(PyArrayObject* array, CopyReason reason, bool ours) {
-  // What others refer to may change before a parcel is sent, so it is copied now.
-  const bool stays = !parcel() || ours || PyArray_NBYTES(array) <= npy_intp{kInlineBytes};
+  // What others refer to may change before the packet is sent, so it is copied now.
+  const bool stays = !remote() || ours || PyArray_NBYTES(array) <= npy_intp{kInlineBytes};
   if (PyArray_IS_C_CONTIGUOUS(array) && stays) {
     place_bytes(PyArray_DATA(array), PyArray_NBYTES(array), reason,
                 reinterpret_cast<PyObject*>(array));
@@ -347,7 +347,7 @@ bool Encoder::pickled(PyObject* value) {
     PyObject* view = PyList_GET_ITEM(buffers, i);
     Py_buffer* buffer = PyMemoryView_GET_BUFFER(view);
     payload_ += buffer->len;
-    if (parcel()) {
+    if (remote()) {
       Owned copy(PyBytes_FromStringAndSize(static_cast<const char*>(buffer->buf), buffer->len));
       if (!copy) return false;
       place_bytes(PyBytes_AS_STRING(copy.get()), buffer->len, CopyReason::kPickled, copy.get());

@@ -7,28 +7,28 @@ namespace nb = nanobind;
 namespace penstock::python {
 
 nb::object EpochIterator::next() {
-  Core& core = engine();
+  PythonLoader& loader = engine();
   // An iterator that delivered everything may be overtaken before its last call.
-  over_ = over_ || (gave_all_ && !core.is_current(serial_));
+  over_ = over_ || (gave_all_ && !loader.is_current(serial_));
   if (over_) throw nb::stop_iteration();
   nb::object batch;
   try {
-    batch = core.next(serial_);
+    batch = loader.next(serial_);
   } catch (...) {
     over_ = true;
     throw;
   }
   if (batch.ptr() != end_marker()) {
-    gave_all_ = core.gave_all(epoch_);
+    gave_all_ = loader.gave_all(epoch_);
     return batch;
   }
   over_ = true;
-  if (core.is_current(serial_)) finished_(epoch_);
+  if (loader.is_current(serial_)) finished_(epoch_);
   throw nb::stop_iteration();
 }
 
 int EpochIterator::traverse(visitproc visit, void* arg) const {
-  Py_VISIT(core_.ptr());
+  Py_VISIT(loader_.ptr());
   Py_VISIT(finished_.ptr());
   return 0;
 }

@@ -5,29 +5,29 @@
 #include <cstdint>
 #include <utility>
 
-#include "core.h"
+#include "python_loader.h"
 
 namespace penstock::python {
 
 // `for batch in loader`: one epoch.
 class EpochIterator {
  public:
-  EpochIterator(nanobind::object core, uint64_t epoch, nanobind::object finished)
-      : core_(std::move(core)),
+  EpochIterator(nanobind::object loader, uint64_t epoch, nanobind::object finished)
+      : loader_(std::move(loader)),
         epoch_(epoch),
         serial_(engine().begin_iteration()),
         finished_(std::move(finished)) {}
   nanobind::object next();
-  // For callers that use the Core directly.
+  // For callers that use the PythonLoader directly.
   uint64_t serial() const { return serial_; }
   // For Python's garbage collector.
   int traverse(visitproc visit, void* arg) const;
   void clear();
 
  private:
-  Core& engine() { return nanobind::cast<Core&>(core_); }
+  PythonLoader& engine() { return nanobind::cast<PythonLoader&>(loader_); }
 
-  nanobind::object core_;
+  nanobind::object loader_;
   uint64_t epoch_, serial_;
   nanobind::object finished_;  // called with the epoch when it is over
   bool gave_all_ = false;

@@ -5,12 +5,12 @@
 #include <memory>
 #include <utility>
 
-#include "core.h"
 #include "epoch_iterator.h"
 #include "gil.h"
 #include "module.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/engine/feeds_hub.h"
+#include "python_loader.h"
 #include "references.h"
 
 namespace nb = nanobind;
@@ -26,7 +26,7 @@ class LoaderSource : public FeedsHub::Source {
   explicit LoaderSource(nb::object loader)
       : loader_(share(loader.ptr())),
         core_(share(nb::object(loader.attr("_core")).ptr())),
-        engine_(nb::cast<Core&>(loader.attr("_core"))) {}
+        engine_(nb::cast<PythonLoader&>(loader.attr("_core"))) {}
 
   void begin_pass() override {
     WithGil locked;
@@ -68,7 +68,7 @@ class LoaderSource : public FeedsHub::Source {
   nb::object loader() const { return nb::borrow(static_cast<PyObject*>(loader_.get())); }
 
   std::shared_ptr<void> loader_, core_;
-  Core& engine_;
+  PythonLoader& engine_;
   uint64_t serial_ = 0;
 };
 

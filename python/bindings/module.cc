@@ -4,13 +4,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include "core.h"
 #include "dataset.h"
 #include "elements.h"
 #include "epoch_iterator.h"
 #include "numpy_api.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "python_loader.h"
 #include "python_op.h"
 #include "random.h"
 #include "train.h"
@@ -41,7 +41,7 @@ NB_MODULE(_engine, m) {
   penstock::bind_digest(m);
   penstock::bind_os(m);
   penstock::bind_random(m);
-  penstock::python::bind_core(m);
+  penstock::python::bind_python_loader(m);
   penstock::python::bind_epoch_iterator(m);
   penstock::python::bind_dataset(m);
   penstock::python::bind_file_writer(m);

@@ -21,7 +21,7 @@ void bind_random(nanobind::module_& m);
 namespace penstock::python {
 
 // Loaders, Datasets, their elements, and several consumers of one Loader.
-void bind_core(nanobind::module_& m);
+void bind_python_loader(nanobind::module_& m);
 void bind_epoch_iterator(nanobind::module_& m);
 void bind_dataset(nanobind::module_& m);
 // The plan of a Loader over arrays.

@@ -29,8 +29,8 @@ void Packets::send(Slot& slot, ResultKind kind, uint64_t bytes) {
     }
   }
   if (arena_ == nullptr) {
-    parcel_ = {tree, encoder_.tail_parts()};
-    slot.finish_object(kind, bytes, &parcel_);
+    packet_ = {tree, encoder_.tail_parts()};
+    slot.finish_object(kind, bytes, &packet_);
     return;
   }
   // No space in the arena: the consumer's supervisor reads the bytes into ordinary memory and

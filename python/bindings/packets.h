@@ -10,13 +10,13 @@
 namespace penstock::python {
 
 // Hands over the values of a worker process, encoded: in the task, in a block of the worker's
-// arena, or, if neither has space, over the link. On another host: in the task, or as a Parcel. One
-// thread, with the GIL.
+// arena, or, if neither has space, over the link. On another host: in the task, or as a
+// RemotePacket. One thread, with the GIL.
 class Packets {
  public:
   // On another host than the consumer: results are sent by a RemoteService.
   Packets(TicketRing& ring, WorkerCounters& counters)
-      : ring_(ring), encoder_(Encoder::Tailed::kParcel, counters) {}
+      : ring_(ring), encoder_(Encoder::Tailed::kRemote, counters) {}
   // `number`: the arena's number (LinkMessage::kArena). All arguments outlive this.
   Packets(Allocator& arena, uint32_t number, int link, TicketRing& ring, WorkerCounters& counters)
       : arena_(&arena),
@@ -37,7 +37,7 @@ class Packets {
   int link_ = -1;
   TicketRing& ring_;
   Encoder encoder_;
-  Parcel parcel_;
+  RemotePacket packet_;
 };
 
 }  // namespace penstock::python

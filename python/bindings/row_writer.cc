@@ -6,7 +6,6 @@
 
 #include "codec.h"
 #include "penstock/base/error.h"
-#include "sample_spec.h"
 
 namespace penstock::python {
 

@@ -1,15 +1,20 @@
 #include "sample.h"
 
 #include <cstdint>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "penstock/memory/copy.h"
-#include "sample_spec.h"
+#include "penstock/memory/tensor.h"
 #include "values.h"
 
 namespace penstock::python {
 
 namespace {
+
+// Replaces NumPy's type number if a pickled dtype follows.
+inline constexpr uint8_t kPickledDtype = 255;
 
 template <class T>
 void put(std::vector<std::byte>& out, T value) {
@@ -136,7 +141,119 @@ bool Sample::node(PyObject* value, int depth) {
 
 namespace {
 
-void collect(SpecReader& in, std::vector<Field>& fields) {
+// Reads the structure of a sample, written by Sample. The bytes come from a worker of this Loader,
+// but are validated like untrusted ones.
+class StructureReader {
+ public:
+  explicit StructureReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  bool ok() const { return ok_; }
+  template <class T>
+  T get() {
+    T value{};
+    if (bytes_.size() < sizeof(T)) {
+      ok_ = false;
+      return value;
+    }
+    std::memcpy(&value, bytes_.data(), sizeof(T));
+    bytes_ = bytes_.subspan(sizeof(T));
+    return value;
+  }
+  std::span<const std::byte> get_bytes() {
+    uint32_t n = get<uint32_t>();
+    if (n > bytes_.size()) {
+      ok_ = false;
+      return {};
+    }
+    auto taken = bytes_.first(n);
+    bytes_ = bytes_.subspan(n);
+    return taken;
+  }
+  Owned load_class() {
+    auto pickle = get_bytes();
+    PyObject* load = ok_ ? helper("penstock.base.interop", "load_class") : nullptr;
+    Owned bytes(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(pickle.data()),
+                                          static_cast<Py_ssize_t>(pickle.size())));
+    return Owned(load == nullptr || !bytes ? nullptr : PyObject_CallOneArg(load, bytes.get()));
+  }
+  Owned dtype() {
+    uint8_t type = get<uint8_t>();
+    if (type == kPickledDtype) return load_class();
+    return Owned(ok_ ? reinterpret_cast<PyObject*>(PyArray_DescrFromType(type)) : nullptr);
+  }
+  Shape shape() {
+    Shape shape;
+    for (int n = get<uint8_t>(); n > 0 && ok_; --n) shape.push_back(get<int64_t>());
+    return shape;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  bool ok_ = true;
+};
+
+void describe(StructureReader& in, std::string& out) {
+  char kind = in.get<char>();
+  auto several = [&](const char* open, const char* close) {
+    out += open;
+    uint32_t n = in.get<uint32_t>();
+    for (uint32_t i = 0; i < n && in.ok(); ++i) {
+      if (i != 0) out += ", ";
+      describe(in, out);
+    }
+    out += close;
+  };
+  switch (kind) {
+    case 'x':
+      in.get_bytes();
+      describe(in, out);
+      break;
+    case 'a': {
+      Owned dtype = in.dtype();
+      Owned name(dtype ? PyObject_Str(dtype.get()) : nullptr);
+      const char* text = name ? PyUnicode_AsUTF8(name.get()) : nullptr;
+      out += text != nullptr ? text : "?";
+      Shape shape = in.shape();
+      out += " of shape (";
+      for (size_t d = 0; d < shape.size(); ++d) {
+        if (d != 0) out += ", ";
+        out += std::to_string(shape[d]);
+      }
+      out += shape.size() == 1 ? ",)" : ")";
+      break;
+    }
+    case 'M':
+      in.get_bytes();
+      [[fallthrough]];
+    case 'T':
+      several("(", ")");
+      break;
+    case 'L':
+      several("[", "]");
+      break;
+    case 'D': {
+      out += '{';
+      uint32_t n = in.get<uint32_t>();
+      for (uint32_t i = 0; i < n && in.ok(); ++i) {
+        if (i != 0) out += ", ";
+        Owned key = in.load_class();
+        Owned name(key ? PyObject_Repr(key.get()) : nullptr);
+        const char* text = name ? PyUnicode_AsUTF8(name.get()) : nullptr;
+        out += text != nullptr ? text : "?";
+        out += ": ";
+        describe(in, out);
+      }
+      out += '}';
+      break;
+    }
+    case 'o':
+      out += "object";
+      break;
+    default:
+      out += '?';
+  }
+}
+
+void collect(StructureReader& in, std::vector<Field>& fields) {
   char kind = in.get<char>();
   uint32_t n = 0;
   switch (kind) {
@@ -174,7 +291,7 @@ void collect(SpecReader& in, std::vector<Field>& fields) {
 }  // namespace
 
 RowLayout layout_of(std::span<const std::byte> spec, uint64_t rows) {
-  SpecReader in(spec);
+  StructureReader in(spec);
   std::vector<Field> fields;
   collect(in, fields);
   return RowLayout(std::move(fields), rows);
@@ -222,7 +339,7 @@ struct BatchBuilder {
     return nullptr;
   }
 
-  PyObject* column(SpecReader& in) {
+  PyObject* column(StructureReader& in) {
     Owned dtype = in.dtype();
     Shape shape = in.shape();
     if (!dtype || !in.ok() || field >= columns.size()) return broken();
@@ -241,7 +358,7 @@ struct BatchBuilder {
     return made.release();
   }
 
-  PyObject* node(SpecReader& in) {
+  PyObject* node(StructureReader& in) {
     char kind = in.get<char>();
     switch (kind) {
       case 'a':
@@ -297,9 +414,16 @@ struct BatchBuilder {
 
 PyObject* batch_of(std::span<const std::byte> spec, std::span<std::byte* const> columns,
                    uint64_t rows, PyObject* owner, PyObject* objects) {
-  SpecReader in(spec);
+  StructureReader in(spec);
   BatchBuilder builder{columns, rows, owner, objects};
   return builder.node(in);
+}
+
+std::string describe(std::span<const std::byte> spec) {
+  StructureReader in(spec);
+  std::string out;
+  describe(in, out);
+  return out;
 }
 
 }  // namespace penstock::python

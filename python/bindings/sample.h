@@ -52,4 +52,7 @@ bool write_row(const Sample& sample, const RowLayout& layout, std::byte* base, u
 PyObject* batch_of(std::span<const std::byte> spec, std::span<std::byte* const> columns,
                    uint64_t rows, PyObject* owner, PyObject* objects);
 
+// "array of float32 with shape (3, 4)", "(int64, array ...)": for the message about ragged samples.
+std::string describe(std::span<const std::byte> spec);
+
 }  // namespace penstock::python

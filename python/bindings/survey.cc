@@ -1,3 +1,5 @@
+#include "penstock/io/survey.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
@@ -9,12 +11,11 @@
 #include <vector>
 
 #include "gil.h"
+#include "locked_writer.h"
 #include "module.h"
 #include "penstock/base/cancellation.h"
 #include "penstock/io/example_survey.h"
 #include "penstock/io/glob.h"
-#include "penstock/io/tfrecord_survey.h"
-#include "record_writer.h"
 
 namespace nb = nanobind;
 
@@ -40,7 +41,7 @@ nb::dict features_of(const ExampleSurvey& survey) {
   return all;
 }
 
-nb::dict result_of(const TFRecordSurvey& survey, const ExampleSurvey& examples) {
+nb::dict result_of(const FileSurvey& survey, nb::dict features) {
   nb::list damage;
   for (const auto& place : survey.damage) {
     nb::dict one;
@@ -60,17 +61,14 @@ nb::dict result_of(const TFRecordSurvey& survey, const ExampleSurvey& examples) 
   result["lost_places"] = survey.lost_places;
   result["lost_bytes"] = survey.lost_bytes;
   result["damage"] = damage;
-  result["examples"] = examples.examples();
-  result["sequences"] = examples.sequences();
-  result["others"] = examples.others();
-  result["features"] = features_of(examples);
+  result["features"] = features;
   return result;
 }
 
 // Reads a file; its sound records go to the `writers` in turn, beginning with number `next`.
-nb::dict survey(const std::filesystem::path& path, Progress& progress, bool features,
-                std::vector<RecordWriter*> writers, size_t next) {
-  TFRecordSurvey found;
+nb::dict survey_tfrecord_file(const std::filesystem::path& path, Progress& progress, bool features,
+                              std::vector<RecordWriter*> writers, size_t next) {
+  FileSurvey found;
   ExampleSurvey examples;
   {
     WithoutGil unlocked;
@@ -79,11 +77,36 @@ nb::dict survey(const std::filesystem::path& path, Progress& progress, bool feat
         posix_files(), path,
         [&](std::span<const std::byte> record) {
           if (features) examples.add(record);
-          if (!writers.empty()) writers[next++ % writers.size()]->write(record);
+          if (!writers.empty())
+            writers[next++ % writers.size()]->write(
+                [&](TFRecordWriter& file) { file.write(record); });
         },
         &progress);
   }
-  return result_of(found, examples);
+  nb::dict result = result_of(found, features_of(examples));
+  result["examples"] = examples.examples();
+  result["sequences"] = examples.sequences();
+  result["others"] = examples.others();
+  return result;
+}
+
+nb::dict survey_tar_file(const std::filesystem::path& path, Progress& progress) {
+  TarSurvey found;
+  {
+    WithoutGil unlocked;
+    const Cancellation cancellation([&] { progress.reached(progress.bytes, path); });
+    found = survey_tar(posix_files(), path, {}, &progress);
+  }
+  nb::dict fields;
+  for (const auto& [name, field] : found.fields) {
+    nb::dict one;
+    one["records"] = field.samples;
+    one["types"] = nb::make_tuple(0, field.samples, 0, 0);  // bytes
+    one["values"] = nb::make_tuple(1, 1);
+    one["bytes"] = nb::make_tuple(field.least, field.most);
+    fields[name.c_str()] = one;
+  }
+  return result_of(found, fields);
 }
 
 }  // namespace
@@ -93,7 +116,8 @@ void bind_survey(nb::module_& m) {
       .def(nb::init<>())
       .def_prop_ro("bytes", [](const Progress& p) { return p.bytes.load(); })
       .def("stop", [](Progress& p) { p.stop = true; });
-  m.def("survey_tfrecord", &survey);
+  m.def("survey_tfrecord", &survey_tfrecord_file);
+  m.def("survey_tar", &survey_tar_file);
   m.def("glob_files", [](const std::vector<std::filesystem::path>& patterns) {
     const std::vector<std::string> found =
         glob(*posix_files(), std::vector<std::string>(patterns.begin(), patterns.end()));

@@ -3,18 +3,17 @@
 #include <nanobind/stl/string.h>
 
 #include <filesystem>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "buffer.h"
 #include "gil.h"
+#include "locked_writer.h"
 #include "module.h"
 #include "penstock/base/error.h"
 #include "penstock/io/example_features.h"
 #include "penstock/io/example_writer.h"
-#include "record_writer.h"
 
 namespace nb = nanobind;
 
@@ -54,35 +53,21 @@ nb::bytes example(nb::list features) {
 
 }  // namespace
 
-void RecordWriter::write(std::span<const std::byte> record) {
-  std::lock_guard lock(mutex_);
-  if (!writer_) throw Error(Code::kClosed, "tfrecord", "the file was closed");
-  writer_->write(record);
-  records_ = writer_->records();
-  bytes_ = writer_->bytes();
-}
-
-void RecordWriter::close() {
-  std::lock_guard lock(mutex_);
-  if (writer_) writer_->close();
-  writer_.reset();
-}
-
-void RecordWriter::discard() {
-  std::lock_guard lock(mutex_);
-  writer_.reset();
-}
-
 void bind_tfrecord(nb::module_& m) {
   nb::class_<RecordWriter>(m, "TFRecordWriter", "Internal: use penstock.TFRecordWriter.")
-      .def(nb::init<const std::filesystem::path&, const std::string&>(),
-           nb::call_guard<WithoutGil>())
+      .def(
+          "__init__",
+          [](RecordWriter* self, const std::filesystem::path& path,
+             const std::string& compression) {
+            new (self) RecordWriter(path, compression, "tfrecord");
+          },
+          nb::call_guard<WithoutGil>())
       .def(
           "write",
           [](RecordWriter& writer, nb::handle record) {
             const Buffer buffer(record, "a record");
             WithoutGil unlocked;
-            writer.write(buffer.bytes());
+            writer.write([&](TFRecordWriter& file) { file.write(buffer.bytes()); });
           },
           nb::arg("record").none())
       .def("close", &RecordWriter::close, nb::call_guard<WithoutGil>())

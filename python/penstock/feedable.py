@@ -105,6 +105,11 @@ class Feedable(Restorable, Closing):
     def __repr__(self) -> str:
         return shown(self, **self._iterators)
 
+    @property
+    def element_spec(self) -> dict[str, Any]:
+        """The schemas of all Datasets, by name: as `penstock.Dataset.element_spec`."""
+        return {name: iterator.element_spec for name, iterator in self._iterators.items()}
+
     def _iterator(self, name: str) -> DatasetIterator:
         try:
             return self._iterators[name]

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cpp/io/arrow_arrays.h"
+#include "fuzz/input.h"
 #include "fuzz/require.h"
 #include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/api/loader.h"
@@ -26,33 +27,14 @@ namespace {
 constexpr std::array kFormats{"i",  "g",  "b",    "u",  "z",   "U",   "Z",   "vu",
                               "vz", "+l", "+w:3", "+L", "w:3", "tdD", "dict"};
 
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : data_(data), left_(size) {}
-  uint8_t byte() {
-    if (left_ == 0) return 0;
-    --left_;
-    return *data_++;
-  }
-  // `least`: filled up with zeros, because the interface promises so many.
-  std::string take(size_t count, size_t least) {
-    count = std::min(count, left_);
-    std::string bytes(reinterpret_cast<const char*>(data_), count);
-    data_ += count;
-    left_ -= count;
-    bytes.resize(std::max(count, least));
-    return bytes;
-  }
-  std::string piece(size_t least) {
-    const size_t low = byte();
-    return take(low | static_cast<size_t>(byte()) << 8, least);
-  }
-  std::string rest(size_t least) { return take(left_, least); }
-
- private:
-  const uint8_t* data_;
-  size_t left_;
-};
+// `least`: filled up with zeros, because the interface promises so many.
+std::string piece(Input& in, size_t least) {
+  const size_t low = in.byte(), count = low | static_cast<size_t>(in.byte()) << 8;
+  return in.take<std::string>(std::max(std::min(count, in.left()), least));
+}
+std::string rest(Input& in, size_t least) {
+  return in.take<std::string>(std::max(in.left(), least));
+}
 
 // The interface promises as many bytes of values as the last offset says.
 template <class T>
@@ -74,39 +56,39 @@ ArrowColumnData column_of(Input& in) {
   const auto items = static_cast<size_t>(in.byte() % 100);
   const auto end = static_cast<size_t>(column.length + column.offset);
   const std::string format = column.format;
-  std::string bits = in.piece(column.nulls < 0 ? 0 : end / 8 + 1);
+  std::string bits = piece(in, column.nulls < 0 ? 0 : end / 8 + 1);
   if (!bits.empty()) bits.resize(std::max(bits.size(), end / 8 + 1));
   column.buffers.push_back(bits);
   const bool wide = format == "U" || format == "Z" || format == "+L";
   const size_t offset_bytes = wide ? 8 : 4;
-  auto offsets = [&] { return in.piece((end + 1) * offset_bytes); };
+  auto offsets = [&] { return piece(in, (end + 1) * offset_bytes); };
   auto cut = [&](std::string& ends, size_t most) {
     if (wide) return cut_last_offset<int64_t>(ends, end, most);
     cut_last_offset<int32_t>(ends, end, most);
   };
   if (format == "u" || format == "z" || format == "U" || format == "Z") {
-    std::string ends = offsets(), values = in.rest(1);
+    std::string ends = offsets(), values = rest(in, 1);
     cut(ends, values.size());
     column.buffers.push_back(std::move(ends));
     column.buffers.push_back(std::move(values));
   } else if (format == "vu" || format == "vz") {
-    std::string views = in.piece(end * 16), values = in.rest(1);
+    std::string views = piece(in, end * 16), values = rest(in, 1);
     const auto bytes = static_cast<int64_t>(values.size());
     column.buffers.push_back(std::move(views));
     column.buffers.push_back(std::move(values));
     column.buffers.push_back(testing::bytes_of(std::vector<int64_t>{bytes}));
   } else if (format == "+l" || format == "+L" || format == "+w:3") {
     if (format != "+w:3") column.buffers.push_back(offsets());
-    ArrowColumnData child{"s", "item", {"", in.rest(items * 2 + 2)}, static_cast<int64_t>(items)};
+    ArrowColumnData child{"s", "item", {"", rest(in, items * 2 + 2)}, static_cast<int64_t>(items)};
     column.children.push_back(std::move(child));
   } else if (format == "dict") {
     column.format = "c";
-    column.buffers.push_back(in.piece(end + 1));
+    column.buffers.push_back(piece(in, end + 1));
     ArrowColumnData words = testing::strings_column("", {0, 1, 3, 3}, "abc");
     words.length = static_cast<int64_t>(items % 4);
     column.dictionary.push_back(std::move(words));
   } else {
-    column.buffers.push_back(in.rest(end * 8 + 8));
+    column.buffers.push_back(rest(in, end * 8 + 8));
   }
   return column;
 }

@@ -23,7 +23,7 @@ struct Pixels {
   bool operator==(const Pixels&) const = default;
 };
 
-constexpr int kMost = 1 << 16;  // larger ones take their time
+constexpr int kMaxPixels = 1 << 16;  // larger ones take their time
 
 // Nothing: damaged. Nor are larger images decoded.
 std::optional<Pixels> decoded(image::Picture& picture, std::span<const uint8_t> bytes,
@@ -32,7 +32,7 @@ std::optional<Pixels> decoded(image::Picture& picture, std::span<const uint8_t> 
     picture.open(std::as_bytes(bytes), options);
     const int64_t pixels = int64_t{picture.width()} * picture.height();
     REQUIRE(pixels > 0 && pixels <= int64_t{image::kMaxPixels});
-    if (pixels > kMost) return std::nullopt;
+    if (pixels > kMaxPixels) return std::nullopt;
     if (left_half) picture.crop(0, 0, (picture.width() + 1) / 2, (picture.height() + 1) / 2);
     Pixels made{picture.width(), picture.height(), {}};
     made.values.resize(static_cast<size_t>(made.width) * static_cast<size_t>(made.height) *

@@ -27,11 +27,11 @@ Records by_number(const std::shared_ptr<const RecordFiles>& files) {
     for (uint64_t i = 0; i < count; ++i) numbers[i] = first + count - 1 - i;
     reader.read(std::span(numbers).first(count));
     for (uint64_t i = 0; i < count; ++i) {
-      const std::span<const std::byte> line = reader.line(i);
+      const std::span<const std::byte> line = reader.payload(i);
       lines[numbers[i]].emplace(reinterpret_cast<const char*>(line.data()), line.size());
     }
     for (const RecordReader::Failure& failure : reader.failures()) {
-      REQUIRE(reader.line(failure.row).empty() && failure.error.code() == Code::kDataLoss);
+      REQUIRE(reader.payload(failure.row).empty() && failure.error.code() == Code::kDataLoss);
       lines[numbers[failure.row]].reset();
     }
   }

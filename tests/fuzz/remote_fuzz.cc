@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "fuzz/input.h"
 #include "fuzz/require.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
@@ -37,33 +38,14 @@ struct Message {
   std::vector<std::byte> head, body;
 };
 
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : data_(data), left_(size) {}
-  bool empty() const { return left_ == 0; }
-  uint8_t byte() { return left_ == 0 ? 0 : (--left_, *data_++); }
-  Message message() {
-    Message made;
-    made.well_formed = byte() & 64;
-    const size_t head = byte(), body = 8 * size_t{byte()};
-    made.head = take(head);
-    made.body = take(body);
-    return made;
-  }
-
- private:
-  std::vector<std::byte> take(size_t count) {
-    std::vector<std::byte> bytes(count);
-    const size_t some = std::min(count, left_);
-    if (some > 0) std::memcpy(bytes.data(), data_, some);
-    data_ += some;
-    left_ -= some;
-    return bytes;
-  }
-
-  const uint8_t* data_;
-  size_t left_;
-};
+Message next_message(Input& input) {
+  Message made;
+  made.well_formed = input.byte() & 64;
+  const size_t head = input.byte(), body = 8 * size_t{input.byte()};
+  made.head = input.take(head);
+  made.body = input.take(body);
+  return made;
+}
 
 using Pair = std::pair<std::unique_ptr<net::Connection>, std::unique_ptr<net::Connection>>;
 
@@ -141,7 +123,7 @@ void to_service(Input& input) {
   });
   try {
     for (int messages = 0; messages < 10 && !input.empty(); ++messages) {
-      Message message = input.message();
+      Message message = next_message(input);
       if (message.well_formed) make_ticket(message);
       send(*here, message);
       const auto answer = here->receive(20);
@@ -191,7 +173,7 @@ void to_worker(Input& input) {
     REQUIRE(end.claim(claim));
     Slot slot(*ring, claim, &memory, worker);
     REQUIRE(slot.read_ticket());
-    Message message = input.message();
+    Message message = next_message(input);
     if (message.well_formed) make_result(message);
     std::thread answering([&] {
       try {

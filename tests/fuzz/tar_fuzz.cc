@@ -9,9 +9,9 @@
 
 #include "fuzz/reading.h"
 #include "fuzz/require.h"
+#include "penstock/io/survey.h"
 #include "penstock/io/tar.h"
 #include "penstock/io/tar_index.h"
-#include "penstock/io/tar_survey.h"
 #include "penstock/io/tar_writer.h"
 
 using namespace penstock;
@@ -100,8 +100,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   const TarSurvey survey = survey_tar(world.files, "file");
   if (survey.compression == Compression::kNone) {
-    REQUIRE(survey.samples == samples.size());
-    REQUIRE(survey.samples + survey.lost_places == index.size());
+    REQUIRE(survey.records == samples.size());
+    REQUIRE(survey.records + survey.lost_places == index.size());
   }
 
   TarWriter writer(*world.files, "again");

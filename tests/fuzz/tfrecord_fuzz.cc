@@ -9,8 +9,8 @@
 #include "cpp/io/tfrecords.h"
 #include "fuzz/require.h"
 #include "penstock/io/record_stream.h"
+#include "penstock/io/survey.h"
 #include "penstock/io/tfrecord.h"
-#include "penstock/io/tfrecord_survey.h"
 
 using namespace penstock;
 
@@ -65,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   REQUIRE(gained.payloads.size() + gained.lost_records == index.size());
   REQUIRE(gained.lost_records >= index.damaged().size());
 
-  const TFRecordSurvey survey = survey_tfrecord(world.files, "file");
+  const FileSurvey survey = survey_tfrecord(world.files, "file");
   if (survey.compression == Compression::kNone) {  // according to its first bytes
     REQUIRE(survey.records == gained.payloads.size() && survey.file_bytes == size);
     REQUIRE(survey.lost_places == gained.lost_records && survey.lost_bytes == gained.lost_bytes);

@@ -125,7 +125,7 @@ def cuda(library, monkeypatch):
     driver.reset()
     monkeypatch.setattr(place, "library", str(library))
     monkeypatch.setattr(place, "check_torch", lambda: None)
-    monkeypatch.setattr(place, "tensor_from", fake_cuda.Tensor)
+    monkeypatch.setattr(place, "tensors_from", fake_cuda.Tensor.all_of)
     monkeypatch.setattr(fake_cuda.Tensor, "driver", driver, raising=False)
     yield driver
     gc.collect()

@@ -42,7 +42,9 @@ class Driver:
         return int(self._c.fake_get(name.encode()))
 
     def reset(self) -> None:
-        for name in ("fail", "copy_us", "fail cuMemcpyHtoDAsync", "fail cuMemHostAlloc"):
+        for name in ("fail", "fail cuMemcpyHtoDAsync", "fail cuMemHostAlloc"):
+            self.set(name, 0)
+        for name in ("copy_us", "alloc_us", "pin_us_per_mib"):
             self.set(name, 0)
         self.set("device_memory", 1 << 32)
         self.set("pinned_memory", 1 << 32)
@@ -79,12 +81,9 @@ class _Managed(ctypes.Structure):
 
 
 _Managed._fields_ = (
-    ("major", ctypes.c_uint32),
-    ("minor", ctypes.c_uint32),
+    ("tensor", _RawTensor),
     ("context", ctypes.c_void_p),
     ("deleter", ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))),
-    ("flags", ctypes.c_uint64),
-    ("tensor", _RawTensor),
 )
 
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}
@@ -95,15 +94,13 @@ class Tensor:
 
     driver: Driver  # set by the fixture
 
-    def __init__(self, staged) -> None:
-        assert staged.__dlpack_device__()[0] == 2
-        capsule = staged.__dlpack__(stream=FIRST, max_version=(1, 1))
+    def __init__(self, capsule) -> None:
         api = ctypes.pythonapi
         api.PyCapsule_GetPointer.restype = ctypes.c_void_p
         api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
         api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
-        place = api.PyCapsule_GetPointer(capsule, b"dltensor_versioned")
-        self._used_name = b"used_dltensor_versioned"
+        place = api.PyCapsule_GetPointer(capsule, b"dltensor")
+        self._used_name = b"used_dltensor"
         api.PyCapsule_SetName(capsule, self._used_name)
         self._managed = ctypes.cast(place, ctypes.POINTER(_Managed))
         raw = self._managed.contents.tensor
@@ -112,6 +109,11 @@ class Tensor:
         kind = _KINDS[raw.code]
         self.dtype = np.dtype("bool" if kind == "b" else f"{kind}{raw.bits // 8}")
         self.place = raw.data
+
+    @classmethod
+    def all_of(cls, staged) -> list[Tensor]:
+        """Take a batch on the default stream."""
+        return [cls(capsule) for capsule in staged.take(FIRST)]
 
     def numpy(self, us: int = 0) -> np.ndarray:
         return self.driver.read(self.place, self.shape, self.dtype, us)

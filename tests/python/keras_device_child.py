@@ -18,10 +18,10 @@ from penstock.keras import py_dataset
 staged_arrays = 0
 
 
-def _tensor(staged):
+def _tensors(staged):
     global staged_arrays
-    staged_arrays += 1
-    return torch.from_numpy(fake_cuda.Tensor(staged).numpy())
+    staged_arrays += len(staged)
+    return [torch.from_numpy(each.numpy()) for each in fake_cuda.Tensor.all_of(staged)]
 
 
 if __name__ == "__main__":
@@ -29,7 +29,7 @@ if __name__ == "__main__":
     fake_cuda.Tensor.driver = fake_cuda.Driver(library)
     place.library = str(library)
     place.check_torch = lambda: None
-    place.tensor_from = _tensor
+    place.tensors_from = _tensors
     py_dataset._torch_device = lambda: "cuda:0"
     main("keras_child")
     print("PASSED staged", staged_arrays)

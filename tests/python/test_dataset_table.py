@@ -1,7 +1,8 @@
-"""The tables of docs/dataset.md: each row does what is documented, and restores everywhere."""
+"""The tables of docs/dataset.md and docs/formats.md: rows do what is documented, and restore."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -366,3 +367,62 @@ def test_a_row_is_what_it_says_and_restores_at_every_element(row, files):
 
     if row != "repeat(n)":  # its rounds are the feed's epochs: test_dataset.py
         check_checkpoints(make, INLINE, (INLINE, THREADS))
+
+
+# ---- the table of docs/formats.md ----------------------------------------------------------------
+
+# What makes elements of memory or of other Datasets, not of a format.
+OTHER_SOURCES = {
+    "arrays", "choose_from", "concatenate", "generator", "interleave", "items", "range",
+    "sample_from", "source", "zip",
+}  # fmt: skip
+
+
+def formats() -> list[list[str]]:
+    """The cells of the rows: what, Python, C++, tested against."""
+    text = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    table = text.split("| | Python | C++ | tested against |\n|---|---|---|---|\n")[1].split("\n\n")[
+        0
+    ]
+    found = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    return [cells for cells in found if not cells[0].startswith("**")]
+
+
+def test_every_format_and_operation_is_in_the_table():
+    named = {code.removeprefix("penstock.") for cells in formats() for code in codes(cells[1])}
+    operations = {f"image.{name}" for name in penstock.image.__all__}
+    sources = {
+        f"Dataset.{name}"
+        for name, made in inspect.getmembers(Dataset, inspect.ismethod)
+        if not name.startswith("_") and name not in OTHER_SOURCES
+    }
+    others = {
+        "Dataset.cache", "TFRecordWriter", "TarWriter", "keras.ImageDataGenerator", "remote_files",
+        "write",
+    }  # fmt: skip
+    assert named == operations | sources | others
+
+
+@pytest.mark.parametrize("cells", formats(), ids=lambda cells: cells[0])
+def test_a_format_has_its_names_in_both_languages(cells):
+    _, python, cpp, against = cells
+    headers = "\n".join(path.read_text() for path in sorted((ROOT / "penstock").rglob("*.h")))
+    names = [code.removeprefix("penstock.") for code in codes(python)]
+    for name in names:
+        if name == "keras.ImageDataGenerator":  # needs Keras
+            assert "class ImageDataGenerator" in (
+                ROOT / "python" / "penstock" / "keras" / "image_generator.py"
+            ).read_text(encoding="utf-8")
+            continue
+        home: Any = penstock
+        for part in name.split("."):
+            home = getattr(home, part)
+    if cpp.startswith(("Python only", "the same")):
+        assert not codes(cpp)
+    else:
+        last = [re.findall(r"\w+", code)[-1] for code in codes(cpp)]
+        assert all(re.search(rf"\b{name}\b", headers) for name in last)
+        if "nodes::" not in cpp:
+            assert len(last) == len(names)
+            assert all(name.split(".")[-1] in its for name, its in zip(names, last, strict=True))
+    assert against

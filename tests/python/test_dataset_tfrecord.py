@@ -173,34 +173,6 @@ def test_damage_is_skipped_with_exact_counts(damaged, mode, shuffled):
         assert [index for _, index, _ in stats["losses"]] == [7, 20, 39]
 
 
-def test_damage_of_every_byte_costs_one_record_and_no_other(tmp_path):
-    path = tmp_path / "file"
-    write(path, map(sample, range(4)))
-    whole = path.read_bytes()
-    for place in range(0, len(whole), 3):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
-        # A Dataset keeps its index, so each file has a new one.
-        dataset = Dataset.tfrecord(path).map(penstock.parse_example({"label": penstock.int64()}))
-        with dataset.build(workers=0, on_error="skip") as feed:
-            labels = [int(row["label"]) for row in feed]
-            assert feed.stats()["skipped"] == 1, place
-        assert len(labels) == 3
-        assert labels == sorted(set(labels))
-
-
-def test_a_record_that_is_no_example_is_one_loss(tmp_path):
-    path = tmp_path / "file"
-    write(path, [sample(0), b"\xff\xff", sample(2), penstock.example({"label": [1, 2]})])
-    dataset = Dataset.tfrecord(path).map(penstock.parse_example(FEATURES))
-    with dataset.build(workers=0) as feed, pytest.raises(penstock.DataLoss, match="byte"):
-        list(feed)
-    with dataset.build(workers=0, on_error="skip") as feed:
-        assert [int(row["label"]) for row in feed] == [0, 2]
-        reasons = [reason for _, _, reason in feed.stats()["losses"]]
-        assert feed.stats()["skipped"] == 2
-    assert "'image'" in reasons[1] or "'label'" in reasons[1]
-
-
 # ---- files that are not there ----------------------------------------------------------------
 
 
@@ -221,13 +193,6 @@ def test_an_empty_list_of_files_is_refused_at_once():
         Dataset.tfrecord([])
 
 
-def test_files_without_records_are_a_pass_without_batches(tmp_path):
-    write(tmp_path / "empty", [])
-    dataset = Dataset.tfrecord(tmp_path / "empty").batch(2)
-    assert len(dataset) == 0
-    assert list(dataset.build(workers=1)) == []
-
-
 @each((INLINE, THREADS, PROCESSES), (SPAWN,))
 def test_a_file_that_vanished_since_the_dataset_was_made_is_not_found(tmp_path, mode):
     path = tmp_path / "file"
@@ -236,19 +201,6 @@ def test_a_file_that_vanished_since_the_dataset_was_made_is_not_found(tmp_path, 
     os.remove(path)
     with pytest.raises(penstock.NotFound, match=re.escape(str(path))):
         dataset.build(**options(mode))
-
-
-@each((INLINE, THREADS), ())
-def test_a_file_that_becomes_shorter_while_it_is_read_costs_what_it_lacks(tmp_path, mode):
-    path = tmp_path / "file"
-    places = write(path, [bytes([n]) * 100_000 for n in range(40)])
-    with Dataset.tfrecord(path).build(on_error="skip", **options(mode)) as feed:
-        assert len(feed) == 40
-        os.truncate(path, places[10])
-        got = {record[0] for record in feed}
-        skipped = feed.stats()["skipped"]
-    assert skipped == 40 - len(got)
-    assert set(range(10)) <= got
 
 
 @each((INLINE, THREADS, PROCESSES), ())

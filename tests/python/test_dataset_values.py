@@ -256,30 +256,6 @@ def test_what_is_carried_is_the_functions_own():
     assert initial.tolist() == [0, 0]
 
 
-def test_partial_shuffles_lose_nothing_and_are_shuffles():
-    for dataset in (
-        Dataset.range(500).shuffle(seed=1, block=10, window=3),
-        Dataset.range(500).shuffle(seed=1, buffer=20),
-        Dataset.range(1000).filter(functions.is_odd).shuffle(seed=1, buffer=20),
-    ):
-        with dataset.build(workers=1) as feed:
-            first, second = passed(feed), passed(feed)
-        assert sorted(first) == sorted(second)
-        assert first != second != sorted(second)
-        assert len(set(first)) == 500
-
-
-def test_samples_are_drawn_as_often_as_their_weights_say():
-    three = [Dataset.range(0, 1000), Dataset.range(1000, 2000), Dataset.range(2000, 3000)]
-    dataset = Dataset.sample_from(three, weights=[0.7, 0.3, 0], seed=4)
-    with dataset.build(workers=1) as feed:
-        numbers = passed(feed)
-    assert sorted(numbers) == list(range(2000))
-    first = [number < 1000 for number in numbers[:1000]]
-    assert 620 < sum(first) < 780
-    assert [n for n in numbers if n < 1000] == list(range(1000))
-
-
 def test_text_files_give_their_lines_and_records(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\r\n\ntwo\nlast")
     (tmp_path / "b.txt").write_bytes("grün\n".encode())

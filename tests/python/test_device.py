@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import pickle
-import re
 import signal
 import subprocess
 import sys
@@ -22,8 +20,6 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 import penstock.torch  # noqa: E402
-from penstock import cli  # noqa: E402
-from penstock.commands import doctor  # noqa: E402
 from penstock.device import place  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -63,6 +59,37 @@ def test_batches_are_on_the_device_in_order_with_one_copy_each(cuda):
     assert stats["name"] == "cuda:1"
     assert stats["batches"] == stats["copies"] == 16
     assert stats["slots"] <= 4
+
+
+def test_the_host_waits_for_nothing_and_orders_nothing_twice(cuda):
+    waits = ("cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize")
+    with penstock.torch.feed(numbers(400), device="cuda:0", workers=2) as feed:
+        firsts(feed)  # the ring
+        before = [cuda.get(name) for name in waits]
+        events = feed.stats()["device"]["events"]
+        assert firsts(feed) == list(range(0, 400, 8))
+        assert [cuda.get(name) for name in waits] == before
+        stats = feed.stats()["device"]
+    assert (stats["host_waits"], stats["synchronised"]) == (0, 0)
+    assert stats["events"] - events == 100, "one for the copy, one for the use"
+
+
+def test_the_first_batch_waits_for_its_own_memory_alone(cuda):
+    cuda.set("alloc_us", 50_000)
+    cuda.set("pin_us_per_mib", 10_000)
+    cuda.set("copy_us", 500_000)
+    rows = {"x": np.zeros((64, 1 << 18), np.float32), "y": np.arange(64)}  # a batch: 16 MiB
+    with penstock.torch.feed(
+        penstock.Dataset.arrays(rows).batch(16), device="cuda:0", workers=2
+    ) as feed:
+        batches = iter(feed)
+        began = time.perf_counter()
+        first = next(batches)
+        later = time.perf_counter() - began - feed.stats()["first_wait_ns"] / 1e9
+        device = feed.stats()["device"]
+        assert (device["batches"], device["slots"]) == (1, 1)
+        assert 0.2 < later < 0.6, later  # 0.16 s to pin, 0.05 s to allocate
+        assert firsts([first]) == [0]
 
 
 @pytest.mark.parametrize("device", [None, "cpu", torch.device("cpu")])
@@ -110,6 +137,8 @@ def test_memory_of_worker_processes_is_pinned_once_and_copied_from_where_it_lies
                 assert x.numpy()[:, 0, 0].tolist() == list(range(8 * i, 8 * i + 8))
                 assert y.numpy().tolist() == [j * j for j in range(8 * i, 8 * i + 8)]
         stats = loader.stats()["device"]
+    assert sum(stats["shares"].values()) == pytest.approx(1)
+    assert stats["ahead"] == 1
     assert stats["batches"] == stats["copies"] == 10
     assert stats["gathered_bytes"] == 0
     assert 1 <= cuda.get("cuMemHostRegister") - before <= 3
@@ -131,6 +160,25 @@ def test_memory_of_threads_of_a_torch_loader_is_copied_from_where_it_lies(cuda):
     with loader:
         assert [int(y.numpy()[0]) for _, y in loader] == [(8 * i) ** 2 for i in range(5)]
         assert loader.stats()["device"]["gathered_bytes"] == 0
+
+
+def test_torch_takes_a_batch_for_its_current_stream(monkeypatch):
+    taken = []
+
+    class Staged:
+        device = 3
+
+        def take(self, stream):
+            taken.append(stream)
+            return [np.arange(n).__dlpack__() for n in (2, 3)]
+
+    for handle in (0, 0x7F00):
+        stream = types.SimpleNamespace(cuda_stream=handle)
+        monkeypatch.setattr(torch.cuda, "current_stream", {3: stream}.get)
+        with torch.inference_mode():
+            got = place.tensors_from(Staged())
+        assert [tensor.tolist() for tensor in got] == [[0, 1], [0, 1, 2]]
+    assert taken == [1, 0x7F00]
 
 
 def test_a_slow_link_changes_nothing_but_the_wait(cuda):
@@ -272,7 +320,7 @@ def test_an_exception_is_raised_at_its_place(cuda):
 
 def test_streams_are_given_as_dlpack_has_them(cuda):
     stage = penstock._engine.DeviceStage(0, cuda.library)
-    (array,) = stage.put([np.arange(3)])
+    (array,) = batch = stage.put([np.arange(3)])
     assert array.__dlpack_device__() == (2, 0)
     assert (array.shape, array.dtype, array.nbytes) == ((3,), "int64", 24)
     waits = cuda.get("cuStreamWaitEvent")
@@ -284,6 +332,7 @@ def test_streams_are_given_as_dlpack_has_them(cuda):
     for wrong in (0, -2):
         with pytest.raises(penstock.InvalidArgument, match="stream"):
             array.__dlpack__(stream=wrong)
+    assert [repr(each).count('"dltensor"') for each in batch.take(1)] == [1]
     with pytest.raises(BufferError):
         array.__dlpack__(copy=True)
     with pytest.raises(BufferError):
@@ -375,7 +424,8 @@ import numpy as np, penstock, penstock.torch, fake_cuda
 from pathlib import Path
 from penstock.device import place
 driver = fake_cuda.Driver(Path({library!r}))
-place.library, place.check_torch, place.tensor_from = driver.library, lambda: None, fake_cuda.Tensor
+place.library, place.check_torch = driver.library, lambda: None
+place.tensors_from = fake_cuda.Tensor.all_of
 fake_cuda.Tensor.driver = driver
 rows = penstock.Dataset.arrays(np.arange(64)).batch(8)
 """
@@ -422,49 +472,3 @@ def test_a_forked_child_is_refused_with_the_remedy(library):
         """,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n[0, 1, 2, 3, 4, 5, 6, 7]\n", "")
-
-
-# ---- seeing it -----------------------------------------------------------------------------------
-
-
-def test_the_time_is_shared_by_the_host_the_link_and_the_step(cuda):
-    cuda.set("copy_us", 3000)
-    with penstock.torch.feed(numbers(400), device="cuda:0", ahead=1) as feed:
-        for _ in feed:
-            pass
-        shares = feed.stats()["device"]["shares"]
-    assert sum(shares.values()) == pytest.approx(1)
-    assert shares["link"] > 0.5, shares
-    assert all(share >= 0 for share in shares.values())
-    cuda.set("copy_us", 0)
-    with penstock.torch.feed(numbers(), device="cuda:0") as feed:
-        for _ in feed:
-            time.sleep(0.005)
-        shares = feed.stats()["device"]["shares"]
-    assert shares["step"] > 0.5, shares
-
-
-def test_doctor_measures_the_link(cuda, monkeypatch):
-    monkeypatch.setattr(doctor, "_LINK_BYTES", 1 << 20)
-    cuda.set("copy_us", 1000)
-    (finding,) = doctor.devices()
-    assert finding.status == doctor.OK
-    speed = re.search(r"cuda:1 .*, ([\d.]+) GB/s to it from pinned memory, [\d.]+ GB/s from other",
-                      finding.found)  # fmt: skip
-    assert speed, finding.found
-    assert 0 < float(speed[1]) <= (1 << 20) / 1e-3 / 1e9
-    cuda.set("device_memory", 1 << 10)
-    (finding,) = doctor.devices()
-    assert "its link could not be measured (cuda:0: " in finding.found
-
-
-def test_bench_counts_what_goes_over_the_link(cuda, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "device_dataset", types.SimpleNamespace(rows=numbers(800)))
-    arguments = ["bench", "device_dataset:rows", "--device", "cuda:0", "--workers", "1"]
-    assert cli.main([*arguments, "--steps", "80"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[-1] == "link"
-    assert all(line.endswith("GB/s") for line in lines[1:3])
-    assert cli.main([*arguments, "--steps", "80", "--json"]) == 0
-    modes = json.loads(capsys.readouterr().out)["modes"]
-    assert all(mode["link_gb_per_s"] > 0 for mode in modes)

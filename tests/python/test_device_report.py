@@ -1,10 +1,11 @@
-"""A device's copies and steps in the report, and copies from the device, by a driver for tests."""
+"""What is seen of a device, and copies from it, by a driver for tests."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+import time
 import types
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 pytest.importorskip("torch")
 
 import penstock.torch
+from penstock import cli
+from penstock.commands import doctor
 from test_device import numbers
 
 
@@ -68,3 +71,48 @@ def test_an_array_of_jax_is_published_by_one_copy_from_the_device(cuda, monkeypa
     assert np.array_equal(into, here)
     assert array.waited
     assert cuda.get("cuMemcpyDtoH") - before == 1
+
+
+def test_the_time_is_shared_by_the_host_the_link_and_the_step(cuda):
+    cuda.set("copy_us", 3000)
+    with penstock.torch.feed(numbers(400), device="cuda:0", ahead=1) as feed:
+        for _ in feed:
+            pass
+        shares = feed.stats()["device"]["shares"]
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["link"] > 0.5, shares
+    assert all(share >= 0 for share in shares.values())
+    cuda.set("copy_us", 0)
+    with penstock.torch.feed(numbers(), device="cuda:0") as feed:
+        for _ in feed:
+            time.sleep(0.005)
+        shares = feed.stats()["device"]["shares"]
+    assert shares["step"] > 0.5, shares
+
+
+def test_doctor_measures_the_link(cuda, monkeypatch):
+    monkeypatch.setattr(doctor, "_LINK_BYTES", 1 << 20)
+    cuda.set("copy_us", 1000)
+    (finding,) = doctor.devices()
+    assert finding.status == doctor.OK
+    speed = re.search(r"cuda:1 .*, ([\d.]+) GB/s to it from pinned memory, [\d.]+ GB/s from other",
+                      finding.found)  # fmt: skip
+    assert speed, finding.found
+    assert 0 < float(speed[1]) <= (1 << 20) / 1e-3 / 1e9
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: (8 << 20, 8 << 20))
+    cuda.set("device_memory", 1 << 10)
+    (finding,) = doctor.devices()
+    assert finding.found.endswith("; ulimit -l is 8.0 MiB"), finding.found
+    assert "its link could not be measured (cuda:0: " in finding.found
+
+
+def test_bench_counts_what_goes_over_the_link(cuda, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "device_dataset", types.SimpleNamespace(rows=numbers(800)))
+    arguments = ["bench", "device_dataset:rows", "--device", "cuda:0", "--workers", "1"]
+    assert cli.main([*arguments, "--steps", "80"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[-1] == "link"
+    assert all(line.endswith("GB/s") for line in lines[1:3])
+    assert cli.main([*arguments, "--steps", "80", "--json"]) == 0
+    modes = json.loads(capsys.readouterr().out)["modes"]
+    assert all(mode["link_gb_per_s"] > 0 for mode in modes)

@@ -164,6 +164,15 @@ def test_feeds_and_frameworks():
         assert feeds.element_spec == feeds[0].element_spec == TensorSpec((None,), I64)
 
 
+def test_a_feedable_has_those_of_its_datasets():
+    with penstock.Feedable(train=Dataset.range(9).batch(3), rest=Dataset.range(2)) as feeds:
+        assert feeds.element_spec == {
+            "train": TensorSpec((None,), I64),
+            "rest": TensorSpec((), I64),
+        }
+        assert list(feeds.next("train")) == [0, 1, 2]
+
+
 def test_jax_has_its_own_types():
     jax = pytest.importorskip("jax")
     with penstock.jax.feed(columns(), batch_size=5, workers=0) as feed:

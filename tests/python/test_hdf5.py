@@ -222,6 +222,30 @@ def test_wrong_arguments_say_what_to_do(tmp_path, gzipped):
             penstock.Loader((file["X"], another["Y"]), batch_size=2)
 
 
+@pytest.mark.parametrize(
+    "feed",
+    [
+        Dataset.arrays,
+        Dataset.items,
+        Dataset.source,
+        lambda file: Dataset.arrays({"x": file}),
+        lambda file: penstock.Loader(file, batch_size=2),
+    ],
+)
+def test_the_error_for_an_open_file_has_the_call_that_feeds_it(tmp_path, feed):
+    path = file_with(tmp_path / "x.h5", X=(np.arange(6), {}), **{"g/Y": (np.arange(6), {})})
+    refused = penstock.errors.InvalidArgument
+    with h5py.File(path) as file:
+        for group, wanted in ((file, np.arange(6)), (file["g"], np.arange(6))):
+            with pytest.raises(refused, match="is no data set: name those") as raised:
+                feed(group)
+            call = str(raised.value)[str(raised.value).index("penstock.Dataset") :]
+            rows = eval(call, {"penstock": penstock})
+            assert [next(iter(row.values())) for row in rows] == wanted.tolist()
+    with pytest.raises(refused, match="the HDF5 file is closed"):
+        feed(file)
+
+
 @pytest.mark.parametrize("storage", ["gzip", "gzip, shuffle", "all filters", "checksums alone"])
 @pytest.mark.parametrize("dtype", ["u1", ">i4", "f8"])
 def test_batches_of_whole_chunks_are_the_same_with_any_cache(tmp_path, storage, dtype):

@@ -232,11 +232,20 @@ def test_a_state_does_not_count_what_is_staged(staged):
         assert numbers(batches) == list(range(8))
 
 
+def test_what_is_sent_is_counted(staged):
+    with feed(data.Images(), workers=2) as batches:
+        assert numbers(batches) == list(range(8))
+        device = batches.stats()["device"]
+    nbytes = sum(x.nbytes + y.nbytes for x, y in (data.Images()[i] for i in range(8)))
+    assert device == {"batches": 8, "copies": 16, "bytes": nbytes, "ahead": 1}
+
+
 def test_all_rounds_of_a_repeat_are_staged(staged):
     rounds = penstock.Dataset.range(4).batch(1).repeat(3)
     with feed(rounds, workers=0) as batches:
         staged_now = [batches._ahead.position is not None for _ in batches]
-        assert staged_now == [True] * 11 + [False]  # no batch follows the last one
+        # The first batch does not wait for the second one, and no batch follows the last one.
+        assert staged_now == [False] + [True] * 10 + [False]
 
 
 def test_hooks_wait_for_the_last_batch(staged):

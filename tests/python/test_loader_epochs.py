@@ -144,6 +144,42 @@ def test_a_worker_that_is_replaced_in_an_epoch_has_the_dataset_as_the_epoch_bega
         assert feed.stats()["restarts"] >= 2
 
 
+class Halfway(Items):
+    """`halfway` is 1 while its hook runs. Items have it and the number of ended epochs."""
+
+    meanwhile = staticmethod(lambda: None)
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.level = 0
+        self.halfway = 0
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return self.level, self.halfway
+
+    def on_epoch_end(self) -> None:
+        self.halfway = 1
+        self.meanwhile()
+        self.level += 1
+        self.halfway = 0
+
+
+@each((PROCESSES,), (SPAWN, Mode(2, "forkserver")))
+def test_a_worker_that_is_replaced_while_a_hook_runs_has_nothing_of_its_middle(mode, monkeypatch):
+    def replace_all():
+        stats = feed.stats()
+        for worker in stats["workers"]:
+            os.kill(worker["pid"], 9)
+        enough = stats["restarts"] + len(stats["workers"])
+        wait_until(lambda: feed.stats()["restarts"] >= enough, "a worker for each killed one")
+
+    monkeypatch.setattr(Halfway, "meanwhile", staticmethod(replace_all))
+    with penstock.Loader(Halfway(8), **mode.options) as feed:
+        for level in range(3):
+            assert list(feed) == [(level, 0)] * 8
+        assert feed.stats()["restarts"] >= 4
+
+
 class GrowingRows:
     """Samples whose number and width change with the epoch."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import resource
 import signal
 
 import numpy as np
 import pytest
 
 import penstock
-from penstock.loader import progress
 
 
 @pytest.fixture
@@ -140,10 +141,27 @@ def test_a_lost_worker_is_logged(caplog, tmp_path):
     assert record.getMessage().endswith(": replaced")
 
 
-def test_growth_beyond_the_budget_is_logged(caplog):
-    log = progress.LossLog("Big")
-    stats = {"skipped": 0, "replaced": 0, "timeouts": 0, "copies": {"no_room": 4}}
-    log.write(3, stats)
-    log.write(4, stats)
-    (record,) = caplog.records
-    assert "Big, epoch 3: 4 arrays did not fit" in record.getMessage()
+class Large:
+    """Its process has no memory for batches: it may not create files above 4 KiB."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        return np.full(1 << 20, index, np.uint8)
+
+
+@pytest.mark.parametrize("how", ["for", "steps", "close"])
+def test_growth_beyond_the_budget_is_logged(caplog, how):
+    with penstock.Loader(Large(), workers=1, use_multiprocessing=True, start_method="fork") as feed:
+        steps = {"steps": 7, "close": 2}
+        batches = list(feed.steps(steps[how])) if how in steps else [*feed, *feed]
+        if how != "close":
+            assert len(caplog.records) == 2  # one for each epoch that has ended
+    assert [batch[0] for batch in batches] == [0, 1, 2, 0, 1, 2, 0][: len(batches)]
+    first = caplog.records[0]
+    assert (first.name, first.levelno) == ("penstock", logging.WARNING)
+    for epoch, record in enumerate(caplog.records):
+        assert re.match(rf"Large, epoch {epoch}: \d arrays did not fit", record.getMessage())
+    assert "raise max_bytes" in first.getMessage()

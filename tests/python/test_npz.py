@@ -22,7 +22,6 @@ from contract import (
     SPAWN,
     THREADS,
     assert_same,
-    check_checkpoints,
     each,
     options,
     passed,
@@ -121,16 +120,6 @@ def test_all_ways_of_feeding_are_the_same(tmp_path, mode, order):
     assert sorted(row[0][0] for batch in expected for row in batch) == list(range(0, 600, 6))
     with dataset.build(**options(mode)) as feed:
         assert passed(feed) == expected
-
-
-def test_every_place_restores(tmp_path):
-    np.save(tmp_path / "x.npy", np.arange(120).reshape(60, 2))
-    np.savez(tmp_path / "a.npz", x=np.arange(60), y=np.arange(60.0))
-    for source in (Dataset.npy(tmp_path / "x.npy"), Dataset.npz(tmp_path / "a.npz")):
-        dataset = source.shuffle(seed=1).batch(7)
-        check_checkpoints(
-            lambda dataset=dataset, **options: dataset.build(**options), INLINE, (INLINE, THREADS)
-        )
 
 
 def test_a_pickled_dataset_is_small_and_reads_the_same(tmp_path):

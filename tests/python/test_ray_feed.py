@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -171,6 +173,44 @@ def test_another_process_is_told_what_to_do(train: Any, monkeypatch: pytest.Monk
         penstock.ray.feed(Numbers(), batch_size=4, shard=(0, 2))
     with pytest.raises(penstock.InvalidArgument, match=r"a list is not a ray\.data Dataset"):
         penstock.ray.rows([1])
+
+
+def test_counts_of_a_feed_are_in_ray_s_metrics(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: dict[tuple[str, str], float] = {}
+
+    class Gauge:
+        def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+            assert tag_keys == ("rank", "feed")
+            self.name = name
+
+        def set_default_tags(self, tags: dict[str, str]) -> None:
+            self.rank = tags["rank"]
+
+        def set(self, value: float) -> None:
+            shown[self.name, self.rank] = value
+
+    ray, module = ModuleType("ray"), ModuleType("ray.util.metrics")
+    ray.is_initialized = lambda: True  # type: ignore[attr-defined]
+    module.Gauge = Gauge  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.util", ModuleType("ray.util"))
+    monkeypatch.setitem(sys.modules, "ray.util.metrics", module)
+    monkeypatch.setattr("penstock.ray.metrics.SECONDS", 0.01)
+    train.become(1, 2)
+    with penstock.ray.feed(Numbers(), batch_size=4, workers=1) as feed:
+        assert len(list(feed)) == 5
+        wait_for(lambda: shown.get(("penstock_feed_delivered", "1")) == 5)
+        assert shown["penstock_feed_samples", "1"] == 20
+        assert len(list(feed)) == 5
+    wait_for(lambda: not any(each.name == "penstock metrics" for each in threading.enumerate()))
+    assert shown["penstock_feed_delivered", "1"] == 10  # the last counts, after close
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 class Blocks:

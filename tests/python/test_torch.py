@@ -6,6 +6,7 @@ import json
 import pickle
 import warnings
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader as TorchLoader  # noqa: E402
 
 import penstock  # noqa: E402
 import torch_datasets as data  # noqa: E402
+from penstock import TensorSpec  # noqa: E402
 from penstock.torch import DataLoader  # noqa: E402
 from torch_contract import MARKS  # noqa: E402
 
@@ -95,3 +97,77 @@ def test_no_warning_is_given_for_ordinary_use():
         warnings.simplefilter("error")
         with DataLoader(data.Numbers(), batch_size=4) as loader:
             list(loader)
+
+
+class Described(torch.utils.data.Dataset):
+    """A sample is a dict of a tensor, an array, a number and a text, and a pair of texts."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        pair = (f"a{index}", f"b{index}")
+        return {"x": torch.zeros(2, 3), "a": np.zeros(4), "n": index, "t": "text", "pair": pair}
+
+
+def test_element_spec_is_that_of_the_batches_with_torchs_types():
+    with DataLoader(Described(), 4, num_workers=2) as loader:
+        spec = loader.element_spec
+        assert spec == {
+            "x": TensorSpec((None, 2, 3), torch.float32, "x"),
+            "a": TensorSpec((None, 4), torch.float64, "a"),
+            "n": TensorSpec((None,), torch.int64, "n"),
+            "t": TensorSpec((None,), str, "t"),
+            "pair": [TensorSpec((None,), str, "pair/0"), TensorSpec((None,), str, "pair/1")],
+        }
+        iterator = iter(loader)
+        assert iterator.element_spec == spec
+        assert next(iterator)["x"].dtype == spec["x"].dtype
+    with DataLoader(Described(), 4, drop_last=True) as loader:
+        assert loader.element_spec["x"].shape == (4, 2, 3)
+    with DataLoader([torch.zeros(5)], None) as loader:
+        assert loader.element_spec == TensorSpec((5,), torch.float32)
+    with DataLoader(Described(), 2, collate_fn=len) as loader:
+        assert loader.element_spec == TensorSpec((), np.dtype(int))
+    with (
+        DataLoader(torch.utils.data.TensorDataset(torch.zeros(0, 2)), 2) as loader,
+        pytest.raises(penstock.InvalidArgument, match="no batch in"),
+    ):
+        _ = loader.element_spec
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_element_spec_changes_no_order(seeded):
+    def order(asks):
+        torch.manual_seed(3)
+        generator = torch.Generator().manual_seed(4) if seeded else None
+        with DataLoader(range(40), 4, shuffle=True, generator=generator) as loader:
+            if asks:
+                assert loader.element_spec == TensorSpec((None,), torch.int64)
+            first = torch.cat(list(loader))
+            if asks:
+                _ = loader.element_spec
+            return first.tolist() + torch.cat(list(loader)).tolist()
+
+    assert order(True) == order(False)
+
+
+def test_element_spec_consumes_no_iterator():
+    class Ends(torch.utils.data.IterableDataset):
+        left = 3
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if self.left == 0:
+                raise StopIteration
+            self.left -= 1
+            return self.left
+
+    with DataLoader(Ends(), 1) as loader:
+        assert loader.element_spec is None
+        assert len(list(loader)) == 3
+    for place in ("sampler", "batch_sampler"):
+        with DataLoader(range(9), **{place: iter([[1], [2]])}) as loader:
+            assert loader.element_spec is None

@@ -162,16 +162,6 @@ def test_torch_tensors_go_in_and_come_out(pool):
         torch.testing.assert_close(row["y"], layer(x).detach())
 
 
-def test_a_leader_waits_for_a_full_batch_and_no_longer(pool):
-    f = train.Batcher(lambda x: x, max_batch=4, max_wait=60)
-    assert list(pool.map(f, range(4))) == [0, 1, 2, 3]
-    assert f.stats()["batches"] == 1
-    alone = train.Batcher(lambda x: x, max_wait=0.05)
-    begin = time.monotonic()
-    alone(1)
-    assert time.monotonic() - begin >= 0.05
-
-
 def test_an_input_unlike_the_others_fails_alone(pool):
     gate = Gate()
     f = train.Batcher(gate)
@@ -277,31 +267,6 @@ def test_a_full_queue_blocks_and_a_timeout_withdraws(pool):
     gate.open.set()
     assert [future.result() for future in futures] == [0, 2, 4, 6]
     assert gate.batches == [[0], [1], [2], [3]]
-    assert f.stats()["withdrawn"] == 1
-
-
-def test_a_timeout_drops_the_result_of_a_batch_that_runs(pool):
-    gates = [threading.Event(), threading.Event()]
-    begun = threading.Semaphore(0)
-
-    def function(x):
-        begun.release()
-        gates[int(x[0] > 0)].wait(30)
-        return x
-
-    f = train.Batcher(function)
-    first = pool.submit(f, 0)
-    begun.acquire()
-    second = pool.submit(f, 1)
-    wait_until(lambda: waiting(f) == 1)
-    third = pool.submit(f, 2, 1.0)
-    wait_until(lambda: waiting(f) == 2)
-    gates[0].set()
-    first.result()
-    with pytest.raises(penstock.errors.Timeout, match="runs this call's batch"):
-        third.result()
-    gates[1].set()
-    assert second.result() == 1
     assert f.stats()["withdrawn"] == 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -119,6 +121,27 @@ def test_batches_that_cannot_be_one_are_refused(feed, batch_size, message):
         train.predict(
             lambda x: x, feed, inputs=None if batch_size is None else _first, batch_size=batch_size
         )
+
+
+def _first_of_two(batch):
+    return batch[0]
+
+
+@pytest.mark.parametrize("batch_size", [None, 2, 5])
+@pytest.mark.parametrize("inputs", [_first_of_two, None])
+def test_predict_keeps_no_batch(inputs, batch_size):
+    made, alive = [], []
+
+    def feed():
+        for number in range(20):
+            batch = np.full((3, 4), number), np.full((3, 4), number)
+            made.extend(map(weakref.ref, batch))
+            alive.append(sum(array() is not None for array in made) // 2)
+            yield batch
+
+    outputs, _ = train.predict(lambda x: x, feed(), inputs=inputs, batch_size=batch_size)
+    assert outputs[:, 0].tolist() == np.repeat(range(20), 3).tolist()
+    assert max(alive) <= 3  # the next one, and those that the model's last batch is of
 
 
 def _first(batch):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import math
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -60,61 +57,6 @@ def test_batches_of_several_sizes_count_by_their_rows():
     np.testing.assert_allclose(equal["w"], -0.05 * np.mean(means, axis=0), rtol=1e-5)
 
 
-def test_a_part_that_weighs_nothing_needs_no_loss():
-    def loss_of(batch, views):
-        return 2.0 if batch else math.nan
-
-    towers = train.Towers(
-        loss_of, fresh(), train.SGD(0.1), [1, 0], towers=2, weigh=lambda batch: batch
-    )
-    report = towers.run()
-    assert (report.loss, report.last_loss) == (2.0, 2.0)
-
-
-def test_delays_change_no_bit():
-    def late(seed, batch, views):
-        rng = np.random.default_rng((seed, views.number, views.step))
-        time.sleep(rng.uniform(0, 0.002))
-        return step(batch, views)
-
-    seen = set()
-    for seed in range(5):
-        parameters, _ = run(3, step=functools.partial(late, seed), optimizer=train.Adam(0.1))
-        seen.add(parameters["w"].tobytes())
-    assert len(seen) == 1
-
-
-def test_ranges_added_up_by_several_threads_have_the_same_bits():
-    """A slab that is large enough to be cut, compared with a hand-written tree."""
-    floats, towers = 600_001, 5
-    values = np.random.default_rng(0).normal(size=(towers, floats)).astype(np.float32)
-    parameters = train.Parameters({"w": (floats,)})
-
-    def copy(batch, views):
-        views.gradients["w"][:] = values[views.number]
-
-    train.Towers(copy, parameters, train.SGD(1.0), [np.zeros(1)] * towers, towers=towers).run()
-    tree = ((values[0] + values[1]) + (values[2] + values[3])) + values[4]
-    assert np.array_equal(parameters["w"], -(tree * np.float32(1 / towers)))
-
-
-def test_no_step_sees_weights_of_two_rounds():
-    inside, lock = [0], threading.Lock()
-
-    def look(batch, views):
-        with lock:
-            inside[0] += 1
-        before = views.weights["w"].copy()
-        deadline = time.monotonic() + 30
-        while inside[0] % 2 and time.monotonic() < deadline:
-            time.sleep(0)  # until both towers are in this round
-        assert np.array_equal(views.weights["w"], before)
-        return step(batch, views)
-
-    run(2, step=look)
-    assert inside[0] == len(batches())
-
-
 @pytest.mark.parametrize("way", ["feeds", "shards", "list"])
 def test_ways_to_feed_give_the_same(way):
     x, y = samples()
@@ -141,37 +83,6 @@ def test_parts_of_one_batch():
     assert np.array_equal(parameters["w"], expected["w"])
     with pytest.raises(penstock.errors.InvalidArgument, match="tuples of 3 batches"):
         run(3, dataset, deal="parts")
-
-
-def test_feeds_that_end_before_others():
-    feeds = [batches()[:1], batches()[1:4]]
-    parameters, report = run(2, feeds, deal="feeds")
-    assert (report.rounds, report.batches) == (3, 4)
-    expected = fresh()
-    updater = train.Updater(expected, train.SGD(0.05))
-    for group in ([0, 1], [2], [3]):
-        x, y = (np.concatenate(part) for part in zip(*(batches()[i] for i in group), strict=True))
-        _, w, b = gradient_of(expected, x, y)
-        updater.apply({"w": w, "b": b})
-    np.testing.assert_allclose(parameters["w"], expected["w"], rtol=1e-5)
-
-
-def test_the_next_round_is_taken_while_one_runs():
-    taken, may_end = [], threading.Event()
-
-    def feed():
-        for number, batch in enumerate(batches()[:4]):
-            taken.append(number)
-            if number == 2:
-                may_end.set()  # a step of the first round waits for this
-            yield batch
-
-    def waits(batch, views):
-        assert may_end.wait(30)
-        return step(batch, views)
-
-    _, report = run(2, feed(), step=waits)
-    assert report.rounds == 2
 
 
 @pytest.mark.parametrize("tower", [0, 2])
@@ -354,27 +265,6 @@ def test_rows_that_weigh_nothing_are_left_out():
     towers.run()
     assert parameters["a"][0].tolist() == parameters["b"][1].tolist() == [-1, -1]
     assert parameters.version == 1
-
-
-def test_rows_of_several_blocks_are_one_update():
-    shapes = {"a": (3, 2), "b": (4, 1)}
-    rng = np.random.default_rng(0)
-    values = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-
-    def touch(batch, views):
-        rows = {name: train.Rows(np.arange(len(v)), v) for name, v in values.items()}
-        return 0.0, rows
-
-    optimizer = train.Adam(train.Schedule.exponential(0.1, 0.5, 1), clip_norm=0.5)
-    parameters, dense = train.Parameters(shapes), train.Parameters(shapes)
-    towers = train.Towers(touch, parameters, optimizer, [np.ones((1, 1))] * 6, towers=2)
-    report = towers.run()
-    updater = train.Updater(dense, optimizer)
-    for _ in range(3):
-        updater.apply(values)
-    assert (report.rounds, report.updates, parameters.version) == (3, 3, 3)
-    for name in shapes:
-        np.testing.assert_allclose(parameters[name], dense[name], rtol=1e-6)
 
 
 def test_a_tower_whose_thread_cannot_start_ends_the_others(monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -178,22 +176,3 @@ def test_a_state_of_another_formula_or_layout_is_refused():
     assert snapshot(same) == before  # also the weights, which come first
     with pytest.raises(penstock.InvalidArgument, match="no 'version'"):
         other.parameters.restore({"blocks": {}})
-
-
-def test_threads_apply_one_after_the_other():
-    parameters = train.Parameters({"w": (100_000,)})
-    updater = train.Updater(parameters, train.SGD(1.0))
-    gradients = parameters.gradients()
-    gradients["w"][:] = -1
-
-    def work():
-        for _ in range(50):
-            updater.apply(gradients)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert updater.step == 200
-    assert (parameters["w"] == 200).all()

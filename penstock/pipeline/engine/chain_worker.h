@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,8 +25,7 @@ namespace penstock {
 // - All leaves have a fixed size, and no user code makes them: rows are made in the batch itself
 //   (Indexed::in_place).
 // - User code or an operation on images makes the rows: they are copied into the batch, a few at a
-// time, because no user code
-//   may run while a batch is written to.
+//   time, because no user code may run while a batch is written to.
 // - Rows differ in size: they are collected, measured, and then copied.
 //
 // A ticket is a batch or a granule (some rows of a batch). Failed rows leave no gap: only the other
@@ -128,11 +126,5 @@ class ChainWorker : public TicketRunner, private Context::Watch {
   };
   std::vector<Ended> ended_;
 };
-
-// A worker for all lanes of the ring: for the plan and all of its parallel maps. `outlet` is called
-// once for each of them.
-std::unique_ptr<TicketRunner> worker_of_plan(
-    const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options, TicketRing& ring,
-    const std::function<std::unique_ptr<ChainWorker::Outlet>()>& outlet);
 
 }  // namespace penstock

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "penstock/memory/example.h"
-#include "penstock/pipeline/streams/parallel_map_result.h"
+#include "penstock/pipeline/streams/parallel_map.h"
 #include "penstock/workers/ticket_runner.h"
 
 namespace penstock {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/engine/plan_worker.h"
 
 namespace penstock {
 

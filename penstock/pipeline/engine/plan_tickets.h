@@ -98,9 +98,9 @@ class PlanTickets : public Tickets {
 
 // Tickets of `count` streams in turn: ticket k is the next one of stream k mod count. Stream s
 // belongs to worker s mod `workers`. The epoch goes on until every stream has ended.
-class StreamTickets : public Tickets {
+class RoundRobinTickets : public Tickets {
  public:
-  StreamTickets(uint32_t count, uint32_t rows, uint32_t workers)
+  RoundRobinTickets(uint32_t count, uint32_t rows, uint32_t workers)
       : count_(count), rows_(rows), workers_(std::max(workers, 1u)) {}
   std::optional<uint64_t> steps(uint64_t, uint64_t) override { return std::nullopt; }
   Described describe(const Position& at, BatchEntry& entry) override {

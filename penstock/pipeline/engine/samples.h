@@ -45,9 +45,9 @@ Node::Ref caller_samples(SampleCount count, std::string title);
 // (PlanTickets::set_describer). Only the sampler knows the number of batches. `max_rows`: an upper
 // bound for the rows of a batch. Error kInvalidArgument: `max_rows` is 0 or above 2^32 - 1.
 Node::Ref listed_batches(Node::Ref samples, uint64_t max_rows);
-// Batches of `rows` samples of streams that the caller's own workers read (StreamTickets). Sample i
-// of batch b has the position b * rows + i. Only the streams know the number of batches. Error
-// kInvalidArgument: `rows` is 0 or above 2^32 - 1.
+// Batches of `rows` samples of streams that the caller's own workers read (RoundRobinTickets).
+// Sample i of batch b has the position b * rows + i. Only the streams know the number of batches.
+// Error kInvalidArgument: `rows` is 0 or above 2^32 - 1.
 Node::Ref stream_batches(Node::Ref samples, uint64_t rows);
 // The batches of `samples` for a Loader with these options: order, error policy, batch size and
 // shard. Error kInvalidArgument: invalid options.

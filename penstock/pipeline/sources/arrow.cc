@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/memory/copy.h"
+#include "penstock/memory/gather.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/arrow_rows.h"
 #include "penstock/pipeline/sources/sources.h"
@@ -64,18 +64,18 @@ class Arrow : public Indexed, public MemoryRows {
             uint64_t row) const override {
     ArrowElements::Finder finder(data_->elements);
     std::array<Place, kTogether> places;
-    std::array<const std::byte*, kTogether> rows;
     while (!positions.empty()) {
       const size_t count = std::min(positions.size(), kTogether);
-      for (size_t i = 0; i < count; ++i) places[i] = finder.find(data_->row(positions[i]));
+      size_t found = 0;  // places; they are computed while the rows before are fetched
       for (size_t leaf = 0; leaf < row_bytes_.size(); ++leaf) {
         const uint64_t bytes = row_bytes_[leaf];
+        if (bytes == 0) continue;
         const std::byte* const* const first_rows = first_rows_[leaf].data();
-        for (size_t i = 0; i < count; ++i) {
-          rows[i] = first_rows[places[i].chunk] + places[i].row * bytes;
-        }
-        gather_rows(layout.fixed().row(block, layout.fixed_place(leaf), row), rows.data(), bytes,
-                    count);
+        gather_rows(layout.fixed().row(block, layout.fixed_place(leaf), row), bytes, count,
+                    [&](size_t i) {
+                      if (i == found) places[found++] = finder.find(data_->row(positions[i]));
+                      return first_rows[places[i].chunk] + places[i].row * bytes;
+                    });
       }
       positions = positions.subspan(count);
       row += count;

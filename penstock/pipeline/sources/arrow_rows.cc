@@ -32,15 +32,9 @@ std::vector<const std::byte*> ArrowElements::first_rows(size_t leaf) const {
   return rows;
 }
 
-ArrowElements::Place ArrowElements::Finder::find(uint64_t row) {
-  if (row < begin_ || row >= ends_[chunk_]) {
-    chunk_ = first_ == 0 ? 0 : std::min<size_t>(row / first_, ends_.size() - 1);
-    begin_ = chunk_ == 0 ? 0 : ends_[chunk_ - 1];
-    if (row >= begin_ && row < ends_[chunk_]) return {chunk_, row - begin_};
-    chunk_ = static_cast<size_t>(std::ranges::upper_bound(ends_, row) - ends_.begin());
-    begin_ = chunk_ == 0 ? 0 : ends_[chunk_ - 1];
-  }
-  return {chunk_, row - begin_};
+void ArrowElements::Finder::search(uint64_t row) {
+  chunk_ = static_cast<size_t>(std::ranges::upper_bound(ends_, row) - ends_.begin());
+  begin_ = chunk_ == 0 ? 0 : ends_[chunk_ - 1];
 }
 
 void ArrowPutter::put(const ArrowElements& from, size_t leaf, const ArrowElements::Place& place,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -39,12 +40,24 @@ class ArrowElements {
   class Finder {
    public:
     explicit Finder(const ArrowElements& elements)
-        : ends_(elements.ends_), first_(ends_.empty() ? 0 : ends_[0]) {}
-    Place find(uint64_t row);
+        : ends_(elements.ends_),
+          chunks_of_row_(ends_.empty() || ends_[0] == 0 ? 0 : 1 / static_cast<double>(ends_[0])) {}
+
+    Place find(uint64_t row) {
+      if (row >= begin_ && row < ends_[chunk_]) return {chunk_, row - begin_};
+      // Most chunks are as long as the first one. A division takes longer.
+      const double guess = static_cast<double>(static_cast<int64_t>(row)) * chunks_of_row_;
+      chunk_ = std::min(static_cast<size_t>(static_cast<int64_t>(guess)), ends_.size() - 1);
+      begin_ = chunk_ == 0 ? 0 : ends_[chunk_ - 1];
+      if (row < begin_ || row >= ends_[chunk_]) search(row);
+      return {chunk_, row - begin_};
+    }
 
    private:
+    void search(uint64_t row);
+
     const std::vector<uint64_t>& ends_;
-    const uint64_t first_;  // rows of the first chunk, as of most others
+    const double chunks_of_row_;
     size_t chunk_ = 0;
     uint64_t begin_ = 0;
   };

@@ -1,7 +1,6 @@
 #include "penstock/pipeline/stages/inputs.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -79,6 +78,16 @@ SpecRef common_spec(std::span<const IndexedRef> inputs, const std::string& stage
 
 SpecRef common_spec(std::span<const StreamedRef> inputs, const std::string& stage) {
   return common_of(inputs, stage);
+}
+
+std::optional<uint64_t> total_length(std::span<const StreamedRef> inputs) {
+  uint64_t sum = 0;
+  for (const StreamedRef& input : inputs) {
+    const std::optional<uint64_t> own = input->length();
+    if (!own) return own;
+    if (*own == kEndless || __builtin_add_overflow(sum, *own, &sum)) return kEndless;
+  }
+  return sum;
 }
 
 void InputReaders::fetch(size_t input, const At& at, std::span<const uint64_t> positions,

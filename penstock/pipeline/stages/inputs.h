@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/pipeline/stages/built.h"
@@ -25,6 +27,44 @@ bool any_stream(const std::vector<Built>& inputs);
 // kInvalidArgument: the specs differ in more than lengths.
 SpecRef common_spec(std::span<const IndexedRef> inputs, const std::string& stage);
 SpecRef common_spec(std::span<const StreamedRef> inputs, const std::string& stage);
+// The number of elements of all inputs; nothing: an input's is not known.
+std::optional<uint64_t> total_length(std::span<const StreamedRef> inputs);
+
+// Bases of stages with several inputs. `spec`: of the stage's elements; nullptr: inferred. With
+// `stage`, the stage's name, it is common_spec() of the inputs.
+class IndexedInputs : public Indexed {
+ public:
+  IndexedInputs(std::vector<IndexedRef> inputs, SpecRef spec)
+      : inputs_(std::move(inputs)), spec_(std::move(spec)) {}
+  IndexedInputs(std::vector<IndexedRef> inputs, const char* stage)
+      : inputs_(std::move(inputs)), spec_(common_spec(std::span(inputs_), stage)) {}
+
+  const std::vector<IndexedRef>& inputs() const { return inputs_; }
+  SpecRef spec() const override { return spec_; }
+  bool costly() const override { return any_costly(inputs_); }
+  bool python() const override { return any_python(inputs_); }
+  Decision decision() const override { return common_decision(inputs_); }
+
+ private:
+  const std::vector<IndexedRef> inputs_;
+  const SpecRef spec_;
+};
+
+class StreamInputs : public Streamed {
+ public:
+  StreamInputs(std::vector<StreamedRef> inputs, SpecRef spec)
+      : inputs_(std::move(inputs)), spec_(std::move(spec)) {}
+  StreamInputs(std::vector<StreamedRef> inputs, const char* stage)
+      : inputs_(std::move(inputs)), spec_(common_spec(std::span(inputs_), stage)) {}
+
+  const std::vector<StreamedRef>& inputs() const { return inputs_; }
+  SpecRef spec() const override { return spec_; }
+  bool python() const override { return any_python(inputs_); }
+
+ private:
+  const std::vector<StreamedRef> inputs_;
+  const SpecRef spec_;
+};
 
 // The elements of one input on their way into the chunk of a stage that has several inputs or adds
 // leaves. They are made in a chunk of their own; its leaves become leaves first, first + 1, ... of

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "penstock/base/json.h"
 #include "penstock/pipeline/element/chunk.h"
@@ -122,6 +123,19 @@ class Streamed {
   std::unique_ptr<ElementReader> open(Context& context) const;
 };
 using StreamedRef = std::shared_ptr<const Streamed>;
+
+// A stage that reads the elements of one stream in order, and may change their number and order.
+class StreamMapped : public Streamed {
+ public:
+  explicit StreamMapped(StreamedRef input) : input_(std::move(input)) {}
+
+  const StreamedRef& input() const { return input_; }
+  SpecRef spec() const override { return input_->spec(); }
+  bool python() const override { return input_->python(); }
+
+ private:
+  StreamedRef input_;
+};
 
 // How a padded batch is padded.
 struct Padding;

@@ -5,16 +5,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "penstock/memory/allocator.h"
 #include "penstock/memory/byte_budget.h"
+#include "penstock/pipeline/element/chunk.h"
 #include "penstock/pipeline/stages/built.h"
-#include "penstock/pipeline/streams/parallel_map_result.h"
 #include "penstock/workers/ticket_ring.h"
 
 namespace penstock {
+
+// The result of one element of a parallel map, without its row.
+struct ParallelMapResult {
+  std::optional<Failure> failure;  // if set, there is no row
+  std::vector<Failure> notes;      // losses before the element
+};
 
 // Takes the results of a parallel map from the tasks of its lane.
 class ParallelMapResults {

@@ -6,16 +6,14 @@
 namespace penstock {
 namespace {
 
-class PolicyStream : public Streamed {
+class PolicyStream : public StreamMapped {
  public:
   PolicyStream(StreamedRef input, const FailurePolicy& policy)
-      : input_(std::move(input)), policy_(policy) {}
+      : StreamMapped(std::move(input)), policy_(policy) {}
 
-  SpecRef spec() const override { return input_->spec(); }
-  std::optional<uint64_t> length() const override { return input_->length(); }
-  bool python() const override { return input_->python(); }
+  std::optional<uint64_t> length() const override { return input()->length(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
-    return std::make_unique<Reader>(policy_, input_->open(context));
+    return std::make_unique<Reader>(policy_, input()->open(context));
   }
 
  private:
@@ -44,7 +42,6 @@ class PolicyStream : public Streamed {
     std::unique_ptr<ElementReader> input_;
   };
 
-  StreamedRef input_;
   FailurePolicy policy_;
 };
 

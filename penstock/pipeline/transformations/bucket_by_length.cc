@@ -10,7 +10,7 @@
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/streams/held_back.h"
-#include "penstock/pipeline/streams/held_batch.h"
+#include "penstock/pipeline/streams/held_row.h"
 #include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
@@ -44,14 +44,14 @@ size_t leaf_of(const ElementSpec& spec, const std::string& field) {
   return *leaf;
 }
 
-class BucketByLength : public Streamed {
+class BucketByLength : public StreamMapped {
  public:
   BucketByLength(StreamedRef input, Options options, std::string title)
-      : input_(std::move(input)),
+      : StreamMapped(std::move(input)),
         options_(std::move(options)),
         padding_{options_.padding},
         title_(std::move(title)) {
-    if (SpecRef spec = input_->spec()) {
+    if (SpecRef spec = this->input()->spec()) {
       (void)leaf_of(*spec, options_.field);
       (void)padding_.columns(*spec);
     }
@@ -59,10 +59,9 @@ class BucketByLength : public Streamed {
 
   SpecRef spec() const override { return nullptr; }
   std::optional<uint64_t> length() const override {
-    if (input_->length() == uint64_t{0}) return 0;
+    if (input()->length() == uint64_t{0}) return 0;
     return std::nullopt;
   }
-  bool python() const override { return input_->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -74,10 +73,10 @@ class BucketByLength : public Streamed {
    public:
     Reader(const BucketByLength& stage, Context& context)
         : stage_(stage),
-          input_(*stage.input_, context, 64, [this](StreamInput& input) { judge(input); }),
+          input_(*stage.input(), context, 64, [this](StreamInput& input) { judge(input); }),
           buckets_(stage.options_.batch_sizes.size()),
-          batch_(stage.title_, stage.input_->spec(), Collector::Lengths::kPadded, &stage.padding_) {
-    }
+          batch_(stage.title_, stage.input()->spec(), Collector::Lengths::kPadded,
+                 &stage.padding_) {}
 
     void begin(uint64_t epoch) override {
       for (Bucket& bucket : buckets_) bucket.clear();
@@ -196,7 +195,6 @@ class BucketByLength : public Streamed {
     HeldBatch batch_;
   };
 
-  StreamedRef input_;
   Options options_;
   Padding padding_;
   std::string title_;

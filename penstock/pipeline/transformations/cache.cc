@@ -143,14 +143,12 @@ class Cache : public Indexed {
   RowStore keeping_;
 };
 
-class CacheStream : public Streamed {
+class CacheStream : public StreamMapped {
  public:
   CacheStream(StreamedRef input, RowStore keeping)
-      : input_(std::move(input)), keeping_(std::move(keeping)) {}
+      : StreamMapped(std::move(input)), keeping_(std::move(keeping)) {}
 
-  SpecRef spec() const override { return input_->spec(); }
-  std::optional<uint64_t> length() const override { return input_->length(); }
-  bool python() const override { return input_->python(); }
+  std::optional<uint64_t> length() const override { return input()->length(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -161,7 +159,7 @@ class CacheStream : public Streamed {
     Reader(const CacheStream& stage, Context& context)
         : spec_(stage.spec()),
           own_(below(context, stage.keeping_, scratch_)),
-          input_(stage.input_->open(own_)),
+          input_(stage.input()->open(own_)),
           passed_(scratch_),
           kept_context_(context.over(kept_scratch_)),
           kept_(stage.keeping_.rows(kept_context_)) {}
@@ -324,7 +322,6 @@ class CacheStream : public Streamed {
     bool over_ = false;            // the losses after the last element were given
   };
 
-  StreamedRef input_;
   RowStore keeping_;
 };
 

@@ -22,15 +22,14 @@ Error wrong_cardinality(const std::string& there, uint64_t asserted) {
 
 // Counts elements; those that are left out do not count. State: {"given": elements, "input": the
 // input's}.
-class CountedStream : public Streamed {
+class CountedStream : public StreamMapped {
  public:
-  CountedStream(StreamedRef input, uint64_t count) : input_(std::move(input)), count_(count) {}
+  CountedStream(StreamedRef input, uint64_t count)
+      : StreamMapped(std::move(input)), count_(count) {}
 
-  SpecRef spec() const override { return input_->spec(); }
   std::optional<uint64_t> length() const override { return count_; }
-  bool python() const override { return input_->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
-    return std::make_unique<Reader>(count_, input_->open(context));
+    return std::make_unique<Reader>(count_, input()->open(context));
   }
 
  private:
@@ -72,7 +71,6 @@ class CountedStream : public Streamed {
     std::unique_ptr<ElementReader> input_;
   };
 
-  StreamedRef input_;
   uint64_t count_;
 };
 

@@ -23,24 +23,22 @@ void check_choice(const ElementSpec& spec) {
               "choices are " + spec.to_string() + ", and not one int64 each");
 }
 
-class ChooseFrom : public Streamed {
+class ChooseFrom : public StreamInputs {
  public:
   ChooseFrom(StreamedRef choices, std::vector<StreamedRef> inputs, bool stop_on_empty,
              std::string title)
-      : choices_(std::move(choices)),
-        inputs_(std::move(inputs)),
+      : StreamInputs(std::move(inputs), "choose_from"),
+        choices_(std::move(choices)),
         stop_on_empty_(stop_on_empty),
-        title_(std::move(title)),
-        spec_(common_spec(std::span<const StreamedRef>(inputs_), "choose_from")) {
+        title_(std::move(title)) {
     if (SpecRef spec = choices_->spec()) check_choice(*spec);
   }
 
-  SpecRef spec() const override { return spec_; }
   std::optional<uint64_t> length() const override {
     if (choices_->length() == uint64_t{0}) return 0;
     return std::nullopt;
   }
-  bool python() const override { return choices_->python() || any_python(inputs_); }
+  bool python() const override { return choices_->python() || StreamInputs::python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -50,7 +48,7 @@ class ChooseFrom : public Streamed {
    public:
     Reader(const ChooseFrom& stage, Context& context)
         : stage_(stage), choices_(*stage.choices_, context) {
-      for (const StreamedRef& input : stage.inputs_) {
+      for (const StreamedRef& input : stage.inputs()) {
         inputs_.push_back(std::make_unique<StreamInput>(*input, context));
       }
     }
@@ -93,7 +91,7 @@ class ChooseFrom : public Streamed {
         }
         picked_.add(input);
       }
-      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, schema_, stage_.title_);
+      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec(), out, schema_, stage_.title_);
     }
 
     void release() override { picked_.forget(); }
@@ -139,15 +137,13 @@ class ChooseFrom : public Streamed {
     StreamInput choices_;
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     PickedRows picked_;
-    SchemaChecker schema_{stage_.spec_};
+    SchemaChecker schema_{stage_.spec()};
     bool over_ = false;  // a chosen input ended (stop_on_empty), or all have
   };
 
   StreamedRef choices_;
-  std::vector<StreamedRef> inputs_;
   bool stop_on_empty_;
   std::string title_;
-  SpecRef spec_;
 };
 
 }  // namespace

@@ -15,25 +15,21 @@
 namespace penstock {
 namespace {
 
-class Concatenate : public Indexed {
+class Concatenate : public IndexedInputs {
  public:
   explicit Concatenate(std::vector<IndexedRef> inputs)
-      : inputs_(std::move(inputs)), spec_(common_spec(inputs_, "concatenate")) {}
+      : IndexedInputs(std::move(inputs), "concatenate") {}
 
   uint64_t length(uint64_t base) const override {
     uint64_t sum = 0;
-    for (const IndexedRef& input : inputs_) {
+    for (const IndexedRef& input : inputs()) {
       uint64_t own = input->length(base);
       if (own == kEndless || __builtin_add_overflow(sum, own, &sum)) return kEndless;
     }
     return sum;
   }
-  SpecRef spec() const override { return spec_; }
-  bool costly() const override { return any_costly(inputs_); }
-  bool python() const override { return any_python(inputs_); }
-  Decision decision() const override { return common_decision(inputs_); }
   std::string origin(const Context& context, const At& at, uint64_t position) const override {
-    for (const IndexedRef& input : inputs_) {
+    for (const IndexedRef& input : inputs()) {
       const uint64_t length = input->length(at.base);
       if (position < length) return input->origin(context, at, position);
       position -= length;
@@ -43,7 +39,7 @@ class Concatenate : public Indexed {
   std::vector<uint64_t> blocks() const override {
     std::vector<uint64_t> ends;
     uint64_t begin = 0;
-    for (const IndexedRef& input : inputs_) {
+    for (const IndexedRef& input : inputs()) {
       const std::vector<uint64_t> own = input->blocks();
       if (own.empty() && input->length(0) > 0) return {};
       for (uint64_t end : own) ends.push_back(begin + end);
@@ -59,7 +55,7 @@ class Concatenate : public Indexed {
   class Reader : public IndexedReader {
    public:
     Reader(const Concatenate& stage, Context& context)
-        : stage_(stage), readers_(stage.inputs_, "concatenate", context) {}
+        : stage_(stage), readers_(stage.inputs(), "concatenate", context) {}
 
     void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out,
                uint32_t row) override {
@@ -84,7 +80,7 @@ class Concatenate : public Indexed {
       base_ = base;
       ends_.clear();
       uint64_t sum = 0;
-      for (const IndexedRef& input : stage_.inputs_) {
+      for (const IndexedRef& input : stage_.inputs()) {
         if (__builtin_add_overflow(sum, input->length(base), &sum)) sum = kEndless;
         ends_.push_back(sum);
       }
@@ -96,28 +92,14 @@ class Concatenate : public Indexed {
     std::vector<uint64_t> ends_;  // of each input, at base_
     std::array<uint64_t, Chunk::kRows> inside_;
   };
-
-  std::vector<IndexedRef> inputs_;
-  SpecRef spec_;
 };
 
-class ConcatenateStream : public Streamed {
+class ConcatenateStream : public StreamInputs {
  public:
   explicit ConcatenateStream(std::vector<StreamedRef> inputs)
-      : inputs_(std::move(inputs)),
-        spec_(common_spec(std::span<const StreamedRef>(inputs_), "concatenate")) {}
+      : StreamInputs(std::move(inputs), "concatenate") {}
 
-  SpecRef spec() const override { return spec_; }
-  std::optional<uint64_t> length() const override {
-    uint64_t sum = 0;
-    for (const StreamedRef& input : inputs_) {
-      auto own = input->length();
-      if (!own) return own;
-      if (*own == kEndless || __builtin_add_overflow(sum, *own, &sum)) return kEndless;
-    }
-    return sum;
-  }
-  bool python() const override { return any_python(inputs_); }
+  std::optional<uint64_t> length() const override { return total_length(inputs()); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -128,7 +110,7 @@ class ConcatenateStream : public Streamed {
     Reader(const ConcatenateStream& stage, Context& context)
         : stage_(stage),
           context_(context),
-          readers_(stage.inputs_.size()),
+          readers_(stage.inputs().size()),
           rows_(context.scratch) {}
 
     void begin(uint64_t epoch) override {
@@ -170,7 +152,7 @@ class ConcatenateStream : public Streamed {
 
    private:
     uint32_t give(uint32_t most, Chunk& out) {
-      if (stage_.spec_ == nullptr) {
+      if (stage_.spec() == nullptr) {
         const uint32_t count = reader().next(most, out);
         if (count == 0) return 0;
         schema_.hold(
@@ -180,7 +162,7 @@ class ConcatenateStream : public Streamed {
       // The rows' own spec may know lengths that the stage's spec leaves open.
       const uint32_t count = reader().next(most, rows_);
       if (count == 0) return 0;
-      out.reset(stage_.spec_, count);
+      out.reset(stage_.spec(), count);
       for (uint32_t i = 0; i < count; ++i) pass_row(rows_, i, out, i);
       out.keep_owners_of(rows_);
       return count;
@@ -188,7 +170,7 @@ class ConcatenateStream : public Streamed {
 
     ElementReader& reader() {
       auto& opened = readers_[which_];
-      if (opened == nullptr) opened = stage_.inputs_[which_]->open(context_);
+      if (opened == nullptr) opened = stage_.inputs()[which_]->open(context_);
       return *opened;
     }
 
@@ -196,13 +178,10 @@ class ConcatenateStream : public Streamed {
     Context& context_;
     std::vector<std::unique_ptr<ElementReader>> readers_;
     Chunk rows_;
-    SchemaChecker schema_{stage_.spec_};
+    SchemaChecker schema_{stage_.spec()};
     uint64_t epoch_ = 0, given_ = 0;
     size_t which_ = 0;
   };
-
-  std::vector<StreamedRef> inputs_;
-  SpecRef spec_;
 };
 
 }  // namespace

@@ -118,9 +118,9 @@ void EncodeStep::check(int64_t height, int64_t width, int64_t channels) const {
     refuse("the image has " + std::to_string(channels) + " channels, and a " +
            (jpeg ? "JPEG has 1 or 3" : "PNG has 1 to 4"));
   }
-  if (jpeg && (height > kMostJpegSide || width > kMostJpegSide)) {
+  if (jpeg && (height > kMaxJpegSide || width > kMaxJpegSide)) {
     refuse("the image is " + std::to_string(height) + " x " + std::to_string(width) +
-           ", and a JPEG has at most " + std::to_string(kMostJpegSide) + " rows and columns");
+           ", and a JPEG has at most " + std::to_string(kMaxJpegSide) + " rows and columns");
   }
 }
 

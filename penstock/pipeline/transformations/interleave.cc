@@ -121,19 +121,13 @@ class Turns {
   uint64_t length_ = 0;
 };
 
-class Interleave : public Indexed {
+class Interleave : public IndexedInputs {
  public:
   Interleave(std::vector<IndexedRef> inputs, const std::vector<uint64_t>& lengths, uint64_t cycle,
              uint64_t block)
-      : inputs_(std::move(inputs)),
-        spec_(common_spec(inputs_, "interleave")),
-        turns_(lengths, cycle, block) {}
+      : IndexedInputs(std::move(inputs), "interleave"), turns_(lengths, cycle, block) {}
 
   uint64_t length(uint64_t) const override { return turns_.length(); }
-  SpecRef spec() const override { return spec_; }
-  bool costly() const override { return any_costly(inputs_); }
-  bool python() const override { return any_python(inputs_); }
-  Decision decision() const override { return common_decision(inputs_); }
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -142,7 +136,7 @@ class Interleave : public Indexed {
   class Reader : public IndexedReader {
    public:
     Reader(const Interleave& stage, Context& context)
-        : turns_(stage.turns_), readers_(stage.inputs_, "interleave", context) {}
+        : turns_(stage.turns_), readers_(stage.inputs(), "interleave", context) {}
 
     void fetch(const At& at, std::span<const uint64_t> positions, Chunk& out,
                uint32_t row) override {
@@ -173,32 +167,19 @@ class Interleave : public Indexed {
     std::array<uint64_t, Chunk::kRows> inside_;
   };
 
-  std::vector<IndexedRef> inputs_;
-  SpecRef spec_;
   Turns turns_;
 };
 
 // The same order for streams: `cycle` of them are open at a time. State: the current place, and for
 // every open input its number and its state.
-class InterleaveInputs : public Streamed {
+class InterleaveInputs : public StreamInputs {
  public:
   InterleaveInputs(std::vector<StreamedRef> inputs, uint64_t cycle, uint64_t block)
-      : inputs_(std::move(inputs)),
-        cycle_(std::min<uint64_t>(cycle, inputs_.size())),
-        block_(block),
-        spec_(common_spec(std::span<const StreamedRef>(inputs_), "interleave")) {}
+      : StreamInputs(std::move(inputs), "interleave"),
+        cycle_(std::min<uint64_t>(cycle, this->inputs().size())),
+        block_(block) {}
 
-  SpecRef spec() const override { return spec_; }
-  std::optional<uint64_t> length() const override {
-    uint64_t sum = 0;
-    for (const StreamedRef& input : inputs_) {
-      const std::optional<uint64_t> own = input->length();
-      if (!own) return own;
-      if (*own == kEndless || __builtin_add_overflow(sum, *own, &sum)) return kEndless;
-    }
-    return sum;
-  }
-  bool python() const override { return any_python(inputs_); }
+  std::optional<uint64_t> length() const override { return total_length(inputs()); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -209,7 +190,7 @@ class InterleaveInputs : public Streamed {
     Reader(const InterleaveInputs& stage, Context& context)
         : stage_(stage),
           context_(context),
-          inputs_(stage.inputs_.size()),
+          inputs_(stage.inputs().size()),
           places_(stage.cycle_, kEmpty) {}
 
     void begin(uint64_t epoch) override {
@@ -249,7 +230,7 @@ class InterleaveInputs : public Streamed {
           move_on();
         }
       }
-      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, schema_, "interleave");
+      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec(), out, schema_, "interleave");
     }
 
     void release() override { picked_.forget(); }
@@ -298,7 +279,7 @@ class InterleaveInputs : public Streamed {
     StreamInput& input(size_t which) {
       std::unique_ptr<StreamInput>& input = inputs_[which];
       if (input == nullptr) {
-        input = std::make_unique<StreamInput>(*stage_.inputs_[which], context_);
+        input = std::make_unique<StreamInput>(*stage_.inputs()[which], context_);
       }
       return *input;
     }
@@ -313,7 +294,7 @@ class InterleaveInputs : public Streamed {
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     std::vector<size_t> places_;  // for each place of the cycle, its input
     PickedRows picked_;
-    SchemaChecker schema_{stage_.spec_};
+    SchemaChecker schema_{stage_.spec()};
     uint64_t epoch_ = 0;
     size_t next_ = 0;     // the next input to open
     size_t open_ = 0;     // number of places with an open input
@@ -321,9 +302,7 @@ class InterleaveInputs : public Streamed {
     uint64_t given_ = 0;  // elements given in this turn
   };
 
-  std::vector<StreamedRef> inputs_;
   uint64_t cycle_, block_;
-  SpecRef spec_;
 };
 
 }  // namespace

@@ -27,11 +27,11 @@ class FunctionOpener : public Opener {
   Opening open_;
 };
 
-class InterleaveStream : public Streamed {
+class InterleaveStream : public StreamMapped {
  public:
   InterleaveStream(StreamedRef input, std::shared_ptr<const Opener> open, uint64_t cycle,
                    uint64_t block, std::string title, Builder& builder)
-      : input_(std::move(input)),
+      : StreamMapped(std::move(input)),
         open_(std::move(open)),
         cycle_(cycle),
         block_(block),
@@ -42,10 +42,10 @@ class InterleaveStream : public Streamed {
 
   SpecRef spec() const override { return nullptr; }
   std::optional<uint64_t> length() const override {
-    if (input_->length() == uint64_t{0}) return 0;
+    if (input()->length() == uint64_t{0}) return 0;
     return std::nullopt;
   }
-  bool python() const override { return open_->python() || input_->python(); }
+  bool python() const override { return open_->python() || input()->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -62,7 +62,10 @@ class InterleaveStream : public Streamed {
   class Reader : public ElementReader {
    public:
     Reader(const InterleaveStream& stage, Context& context)
-        : stage_(stage), context_(context), outer_(*stage.input_, context), places_(stage.cycle_) {}
+        : stage_(stage),
+          context_(context),
+          outer_(*stage.input(), context),
+          places_(stage.cycle_) {}
 
     void begin(uint64_t epoch) override {
       close(epoch);
@@ -236,7 +239,6 @@ class InterleaveStream : public Streamed {
     uint64_t given_ = 0;  // elements given in this turn
   };
 
-  StreamedRef input_;
   std::shared_ptr<const Opener> open_;
   uint64_t cycle_, block_;
   std::string title_;

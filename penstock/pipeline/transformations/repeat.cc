@@ -46,18 +46,16 @@ class Repeat : public IndexMapped {
   uint64_t count_;
 };
 
-class RepeatStream : public Streamed {
+class RepeatStream : public StreamMapped {
  public:
-  RepeatStream(StreamedRef input, uint64_t count) : input_(std::move(input)), count_(count) {}
+  RepeatStream(StreamedRef input, uint64_t count) : StreamMapped(std::move(input)), count_(count) {}
 
-  SpecRef spec() const override { return input_->spec(); }
   std::optional<uint64_t> length() const override {
-    auto once = input_->length();
+    auto once = input()->length();
     uint64_t all;
     if (!once || *once == 0) return once;
     return __builtin_mul_overflow(*once, count_, &all) ? kEndless : all;
   }
-  bool python() const override { return input_->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -68,7 +66,7 @@ class RepeatStream : public Streamed {
     Reader(const RepeatStream& stage, Context& context)
         : context_(context),
           count_(stage.count_),
-          input_(stage.input_->open(context)),
+          input_(stage.input()->open(context)),
           checks_schema_(stage.spec() == nullptr),
           schema_(stage.spec()) {}
 
@@ -136,7 +134,6 @@ class RepeatStream : public Streamed {
     bool empty_ = true;  // no element in this round so far
   };
 
-  StreamedRef input_;
   uint64_t count_;
 };
 

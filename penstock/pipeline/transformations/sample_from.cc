@@ -17,29 +17,23 @@
 namespace penstock {
 namespace {
 
-class SampleFrom : public Streamed {
+class SampleFrom : public StreamInputs {
  public:
   SampleFrom(std::vector<StreamedRef> inputs, std::vector<double> weights, uint64_t seed,
              bool stop_on_empty)
-      : inputs_(std::move(inputs)),
+      : StreamInputs(std::move(inputs), "sample_from"),
         weights_(std::move(weights)),
         seed_(seed),
-        stop_on_empty_(stop_on_empty),
-        spec_(common_spec(std::span<const StreamedRef>(inputs_), "sample_from")) {}
+        stop_on_empty_(stop_on_empty) {}
 
-  SpecRef spec() const override { return spec_; }
   std::optional<uint64_t> length() const override {
     if (stop_on_empty_) return std::nullopt;
-    uint64_t sum = 0;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (weights_[i] == 0) continue;
-      auto own = inputs_[i]->length();
-      if (!own) return own;
-      if (*own == kEndless || __builtin_add_overflow(sum, *own, &sum)) return kEndless;
+    std::vector<StreamedRef> drawn;
+    for (size_t i = 0; i < inputs().size(); ++i) {
+      if (weights_[i] != 0) drawn.push_back(inputs()[i]);
     }
-    return sum;
+    return total_length(drawn);
   }
-  bool python() const override { return any_python(inputs_); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -48,7 +42,7 @@ class SampleFrom : public Streamed {
   class Reader : public ElementReader {
    public:
     Reader(const SampleFrom& stage, Context& context) : stage_(stage) {
-      for (const StreamedRef& input : stage.inputs_) {
+      for (const StreamedRef& input : stage.inputs()) {
         inputs_.push_back(std::make_unique<StreamInput>(*input, context));
       }
     }
@@ -77,7 +71,7 @@ class SampleFrom : public Streamed {
         if (input.placed()) ++draws_;
         picked_.add(input);
       }
-      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec_, out, schema_, "sample_from");
+      return picked_.size() == 0 ? 0 : picked_.give(stage_.spec(), out, schema_, "sample_from");
     }
 
     void release() override { picked_.forget(); }
@@ -133,16 +127,14 @@ class SampleFrom : public Streamed {
     const SampleFrom& stage_;
     std::vector<std::unique_ptr<StreamInput>> inputs_;
     PickedRows picked_;
-    SchemaChecker schema_{stage_.spec_};
+    SchemaChecker schema_{stage_.spec()};
     std::vector<bool> over_;
     uint64_t key_ = 0, draws_ = 0;
   };
 
-  std::vector<StreamedRef> inputs_;
   std::vector<double> weights_;
   uint64_t seed_;
   bool stop_on_empty_;
-  SpecRef spec_;
 };
 
 }  // namespace

@@ -80,19 +80,19 @@ HeldRow held(const Example& carry, const std::string& stage) {
   return row;
 }
 
-class Scan : public Streamed {
+class Scan : public StreamMapped {
  public:
   Scan(StreamedRef input, HeldRow initial, std::shared_ptr<const Scanner> scanner,
        uint32_t operation, std::string title)
-      : input_(std::move(input)),
+      : StreamMapped(std::move(input)),
         initial_(std::move(initial)),
         scanner_(std::move(scanner)),
         operation_(operation),
         title_(std::move(title)) {}
 
   SpecRef spec() const override { return nullptr; }
-  std::optional<uint64_t> length() const override { return input_->length(); }
-  bool python() const override { return scanner_->python() || input_->python(); }
+  std::optional<uint64_t> length() const override { return input()->length(); }
+  bool python() const override { return scanner_->python() || input()->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -104,7 +104,7 @@ class Scan : public Streamed {
         : stage_(stage),
           context_(context),
           run_(stage.scanner_->bind(stage.title_, context)),
-          input_(*stage.input_, context),
+          input_(*stage.input(), context),
           carried_(scratch_),
           next_(scratch_) {}
 
@@ -175,7 +175,6 @@ class Scan : public Streamed {
     uint64_t epoch_ = 0;
   };
 
-  StreamedRef input_;
   HeldRow initial_;
   std::shared_ptr<const Scanner> scanner_;
   uint32_t operation_;

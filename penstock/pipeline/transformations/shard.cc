@@ -49,18 +49,16 @@ class Shard : public IndexMapped {
   Remainder remainder_;
 };
 
-class ShardStream : public Streamed {
+class ShardStream : public StreamMapped {
  public:
   ShardStream(StreamedRef input, uint32_t rank, uint32_t world)
-      : input_(std::move(input)), rank_(rank), world_(world) {}
+      : StreamMapped(std::move(input)), rank_(rank), world_(world) {}
 
-  SpecRef spec() const override { return input_->spec(); }
   std::optional<uint64_t> length() const override {
-    auto all = input_->length();
+    auto all = input()->length();
     if (!all || *all == kEndless) return all;
     return *all / world_ + (rank_ < *all % world_);
   }
-  bool python() const override { return input_->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -69,7 +67,7 @@ class ShardStream : public Streamed {
   class Reader : public ElementReader {
    public:
     Reader(const ShardStream& stage, Context& context)
-        : stage_(stage), input_(*stage.input_, context) {}
+        : stage_(stage), input_(*stage.input(), context) {}
 
     void begin(uint64_t epoch) override { input_.begin(epoch); }
     uint32_t next(uint32_t most, Chunk& out) override {
@@ -104,7 +102,6 @@ class ShardStream : public Streamed {
     PickedRows picked_;
   };
 
-  StreamedRef input_;
   uint64_t rank_, world_;
 };
 

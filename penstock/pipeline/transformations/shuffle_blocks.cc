@@ -233,8 +233,8 @@ Node::Ref nodes::shuffle_blocks(Node::Ref input, const ShuffleBlocksOptions& opt
         }
         if (stored) return {of_stored_blocks(inputs[0].indexed, options)};
         return {std::make_shared<ShuffleBlocks<BlockOrder>>(
-            inputs[0].indexed, options.reshuffle, [options](uint64_t length, uint64_t epoch) {
-              return BlockOrder(length, options.seed, epoch, options.block, options.window);
+            inputs[0].indexed, options.reshuffle, [options](uint64_t count, uint64_t epoch) {
+              return BlockOrder(count, options.seed, epoch, options.block, options.window);
             })};
       },
       .refuses_streams = "",

@@ -14,14 +14,12 @@
 namespace penstock {
 namespace {
 
-class ShuffleBuffer : public Streamed {
+class ShuffleBuffer : public StreamMapped {
  public:
   ShuffleBuffer(StreamedRef input, uint64_t seed, uint64_t buffer, bool reshuffle)
-      : input_(std::move(input)), seed_(seed), buffer_(buffer), reshuffle_(reshuffle) {}
+      : StreamMapped(std::move(input)), seed_(seed), buffer_(buffer), reshuffle_(reshuffle) {}
 
-  SpecRef spec() const override { return input_->spec(); }
-  std::optional<uint64_t> length() const override { return input_->length(); }
-  bool python() const override { return input_->python(); }
+  std::optional<uint64_t> length() const override { return input()->length(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -41,7 +39,7 @@ class ShuffleBuffer : public Streamed {
     Reader(const ShuffleBuffer& stage, Context& context)
         : stage_(stage),
           context_(context),
-          input_(*stage.input_, context, std::max<uint64_t>(64, stage.buffer_)) {}
+          input_(*stage.input(), context, std::max<uint64_t>(64, stage.buffer_)) {}
 
     void begin(uint64_t epoch) override {
       clear(epoch);
@@ -138,7 +136,6 @@ class ShuffleBuffer : public Streamed {
     uint64_t key_ = 0, draws_ = 0;
   };
 
-  StreamedRef input_;
   uint64_t seed_, buffer_;
   bool reshuffle_;
 };

@@ -36,17 +36,15 @@ class Skip : public IndexMapped {
   uint64_t n_;
 };
 
-class SkipStream : public Streamed {
+class SkipStream : public StreamMapped {
  public:
-  SkipStream(StreamedRef input, uint64_t n) : input_(std::move(input)), n_(n) {}
+  SkipStream(StreamedRef input, uint64_t n) : StreamMapped(std::move(input)), n_(n) {}
 
-  SpecRef spec() const override { return input_->spec(); }
   std::optional<uint64_t> length() const override {
-    auto all = input_->length();
+    auto all = input()->length();
     if (!all || *all == kEndless) return all;
     return *all - std::min(n_, *all);
   }
-  bool python() const override { return input_->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -57,7 +55,7 @@ class SkipStream : public Streamed {
     Reader(const SkipStream& stage, Context& context)
         : stage_(stage),
           own_(context.over(scratch_)),
-          input_(stage.input_->open(own_)),
+          input_(stage.input()->open(own_)),
           skipping_(scratch_) {}
 
     void begin(uint64_t epoch) override {
@@ -112,7 +110,6 @@ class SkipStream : public Streamed {
     uint64_t skipped_ = 0;
   };
 
-  StreamedRef input_;
   uint64_t n_;
 };
 

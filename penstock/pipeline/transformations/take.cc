@@ -33,17 +33,15 @@ class Take : public IndexMapped {
   uint64_t n_;
 };
 
-class TakeStream : public Streamed {
+class TakeStream : public StreamMapped {
  public:
-  TakeStream(StreamedRef input, uint64_t n) : input_(std::move(input)), n_(n) {}
+  TakeStream(StreamedRef input, uint64_t n) : StreamMapped(std::move(input)), n_(n) {}
 
-  SpecRef spec() const override { return input_->spec(); }
   std::optional<uint64_t> length() const override {
-    auto all = input_->length();
+    auto all = input()->length();
     if (!all) return n_ == 0 ? std::optional<uint64_t>(0) : std::nullopt;
     return std::min(n_, *all);
   }
-  bool python() const override { return input_->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -52,7 +50,7 @@ class TakeStream : public Streamed {
   class Reader : public ElementReader {
    public:
     Reader(const TakeStream& stage, Context& context)
-        : n_(stage.n_), input_(stage.input_->open(context)) {}
+        : n_(stage.n_), input_(stage.input()->open(context)) {}
 
     void begin(uint64_t epoch) override {
       taken_ = 0;
@@ -81,7 +79,6 @@ class TakeStream : public Streamed {
     uint64_t taken_ = 0;
   };
 
-  StreamedRef input_;
   uint64_t n_;
 };
 

@@ -43,17 +43,17 @@ bool has_columns(const ElementSpec& spec) {
                              [](const Leaf& leaf) { return leaf.kind == LeafKind::kColumn; });
 }
 
-class Unbatch : public Streamed {
+class Unbatch : public StreamMapped {
  public:
-  explicit Unbatch(StreamedRef input) : input_(std::move(input)) {
-    SpecRef in = input_->spec();
+  explicit Unbatch(StreamedRef input) : StreamMapped(std::move(input)) {
+    SpecRef in = this->input()->spec();
     if (in != nullptr && !has_columns(*in)) spec_ = row_of(*in);
   }
 
   SpecRef spec() const override { return spec_; }
   std::optional<uint64_t> length() const override {
-    SpecRef in = input_->spec();
-    auto all = input_->length();
+    SpecRef in = input()->spec();
+    auto all = input()->length();
     if (all == uint64_t{0}) return all;
     if (in == nullptr || !all || in->leaves().empty() || has_columns(*in)) return std::nullopt;
     const int64_t first = in->leaves()[0].shape[0];
@@ -65,7 +65,6 @@ class Unbatch : public Streamed {
     if (rows == 0) return 0;
     return __builtin_mul_overflow(*all, rows, &product) ? kEndless : product;
   }
-  bool python() const override { return input_->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -74,7 +73,7 @@ class Unbatch : public Streamed {
   class Reader : public ElementReader {
    public:
     Reader(const Unbatch& stage, Context& context)
-        : stage_(stage), input_(*stage.input_, context) {}
+        : stage_(stage), input_(*stage.input(), context) {}
 
     void begin(uint64_t epoch) override {
       columns_.clear();
@@ -251,7 +250,6 @@ class Unbatch : public Streamed {
     uint64_t row_ = 0;  // of the input's next element
   };
 
-  StreamedRef input_;
   SpecRef spec_;
 };
 

@@ -11,7 +11,7 @@
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/losses.h"
 #include "penstock/pipeline/streams/held_back.h"
-#include "penstock/pipeline/streams/held_batch.h"
+#include "penstock/pipeline/streams/held_row.h"
 #include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
@@ -48,17 +48,16 @@ class Window : public Collated {
 
 // Holds elements as long as a window may need them. A failed element passes through at once and is
 // in no window: the elements after it move up.
-class WindowStream : public Streamed {
+class WindowStream : public StreamMapped {
  public:
   WindowStream(StreamedRef input, const WindowOptions& options, std::string title)
-      : input_(std::move(input)), options_(options), title_(std::move(title)) {}
+      : StreamMapped(std::move(input)), options_(options), title_(std::move(title)) {}
 
   SpecRef spec() const override { return nullptr; }
   std::optional<uint64_t> length() const override {
-    const std::optional<uint64_t> all = input_->length();
+    const std::optional<uint64_t> all = input()->length();
     return all ? std::optional(windows_over(*all, options_)) : std::nullopt;
   }
-  bool python() const override { return input_->python(); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -69,8 +68,8 @@ class WindowStream : public Streamed {
     Reader(const WindowStream& stage, Context& context)
         : stage_(stage),
           options_(stage.options_),
-          input_(*stage.input_, context, 64),
-          batch_(stage.title_, stage.input_->spec(), Collector::Lengths::kEqual, nullptr) {}
+          input_(*stage.input(), context, 64),
+          batch_(stage.title_, stage.input()->spec(), Collector::Lengths::kEqual, nullptr) {}
 
     void begin(uint64_t epoch) override {
       held_.clear();
@@ -215,7 +214,6 @@ class WindowStream : public Streamed {
     HeldBatch batch_;
   };
 
-  StreamedRef input_;
   WindowOptions options_;
   std::string title_;
 };

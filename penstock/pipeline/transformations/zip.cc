@@ -16,26 +16,25 @@
 namespace penstock {
 namespace {
 
-class Zip : public Indexed {
+// nullptr: an input's spec is not known.
+template <class Ref>
+SpecRef combined_of(const std::vector<Ref>& inputs, const std::vector<std::string>& names) {
+  std::vector<SpecRef> specs;
+  for (const Ref& input : inputs) specs.push_back(input->spec());
+  if (std::ranges::find(specs, nullptr) != specs.end()) return nullptr;
+  return combined_spec(specs, names);
+}
+
+class Zip : public IndexedInputs {
  public:
-  Zip(std::vector<IndexedRef> inputs, std::vector<std::string> names)
-      : inputs_(std::move(inputs)), names_(std::move(names)) {
-    std::vector<SpecRef> specs;
-    for (const IndexedRef& input : inputs_) specs.push_back(input->spec());
-    if (std::find(specs.begin(), specs.end(), nullptr) == specs.end()) {
-      spec_ = combined_spec(specs, names_);
-    }
-  }
+  Zip(std::vector<IndexedRef> inputs, SpecRef spec, std::vector<std::string> names)
+      : IndexedInputs(std::move(inputs), std::move(spec)), names_(std::move(names)) {}
 
   uint64_t length(uint64_t base) const override {
     uint64_t least = kEndless;
-    for (const IndexedRef& input : inputs_) least = std::min(least, input->length(base));
+    for (const IndexedRef& input : inputs()) least = std::min(least, input->length(base));
     return least;
   }
-  SpecRef spec() const override { return spec_; }
-  bool costly() const override { return any_costly(inputs_); }
-  bool python() const override { return any_python(inputs_); }
-  Decision decision() const override { return common_decision(inputs_); }
   std::unique_ptr<IndexedReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -44,7 +43,7 @@ class Zip : public Indexed {
   class Reader : public IndexedReader {
    public:
     Reader(const Zip& stage, Context& context) : stage_(stage) {
-      for (const IndexedRef& input : stage.inputs_) {
+      for (const IndexedRef& input : stage.inputs()) {
         readers_.push_back(input->open(context));
         rows_.push_back(std::make_unique<InputRows>(context.scratch));
       }
@@ -55,13 +54,13 @@ class Zip : public Indexed {
       bool made = true;
       size_t first = 0;  // first leaf of the input; nothing is bound while the specs are inferred
       for (size_t i = 0; i < readers_.size(); ++i) {
-        SpecRef spec = stage_.inputs_[i]->spec();
+        SpecRef spec = stage_.inputs()[i]->spec();
         rows_[i]->fetch(*readers_[i], spec, at, positions, out, row, first);
-        if (stage_.spec_ != nullptr) first += spec->leaves().size();
+        if (stage_.spec() != nullptr) first += spec->leaves().size();
         made &= rows_[i]->spec() != nullptr;
       }
       if (!made) return;  // no element is complete
-      if (stage_.spec_ == nullptr && !settle(out)) {
+      if (stage_.spec() == nullptr && !settle(out)) {
         const auto error = std::make_exception_ptr(schema_error(*out.spec(), *spec_));
         for (size_t i = 0; i < positions.size(); ++i) {
           out.fail(static_cast<uint32_t>(row + i), {"zip", positions[i], error});
@@ -93,33 +92,23 @@ class Zip : public Indexed {
     SpecRef spec_;
   };
 
-  std::vector<IndexedRef> inputs_;
   std::vector<std::string> names_;
-  SpecRef spec_;
 };
 
-class ZipStream : public Streamed {
+class ZipStream : public StreamInputs {
  public:
-  ZipStream(std::vector<StreamedRef> inputs, std::vector<std::string> names)
-      : inputs_(std::move(inputs)), names_(std::move(names)) {
-    std::vector<SpecRef> specs;
-    for (const StreamedRef& input : inputs_) specs.push_back(input->spec());
-    if (std::find(specs.begin(), specs.end(), nullptr) == specs.end()) {
-      spec_ = combined_spec(specs, names_);
-    }
-  }
+  ZipStream(std::vector<StreamedRef> inputs, SpecRef spec, std::vector<std::string> names)
+      : StreamInputs(std::move(inputs), std::move(spec)), names_(std::move(names)) {}
 
-  SpecRef spec() const override { return spec_; }
   std::optional<uint64_t> length() const override {
     uint64_t least = kEndless;
-    for (const StreamedRef& input : inputs_) {
+    for (const StreamedRef& input : inputs()) {
       auto own = input->length();
       if (!own) return own;
       least = std::min(least, *own);
     }
     return least;
   }
-  bool python() const override { return any_python(inputs_); }
   std::unique_ptr<ElementReader> reader(Context& context) const override {
     return std::make_unique<Reader>(*this, context);
   }
@@ -128,7 +117,7 @@ class ZipStream : public Streamed {
   class Reader : public ElementReader {
    public:
     Reader(const ZipStream& stage, Context& context) : stage_(stage) {
-      for (const StreamedRef& input : stage.inputs_) {
+      for (const StreamedRef& input : stage.inputs()) {
         inputs_.push_back(std::make_unique<StreamInput>(*input, context));
       }
     }
@@ -143,7 +132,7 @@ class ZipStream : public Streamed {
         if (!input->more()) return trailing_losses(out);
         count = std::min(count, input->left());
       }
-      out.reset(stage_.spec_, count);
+      out.reset(stage_.spec(), count);
       for (const auto& input : inputs_) forward_losses(*input, count, out);
       if (out.alive() != 0) forward(count, out);
       for (const auto& input : inputs_) input->use(count);
@@ -192,7 +181,7 @@ class ZipStream : public Streamed {
     }
 
     void forward(uint32_t count, Chunk& out) {
-      if (!out.settle(stage_.spec_ != nullptr ? stage_.spec_ : found_spec())) {
+      if (!out.settle(stage_.spec() != nullptr ? stage_.spec() : found_spec())) {
         throw Error(Code::kInternal, "zip", "elements of two specs in one chunk");
       }
       size_t leaf = 0;
@@ -226,15 +215,14 @@ class ZipStream : public Streamed {
     SpecRef spec_;
   };
 
-  std::vector<StreamedRef> inputs_;
   std::vector<std::string> names_;
-  SpecRef spec_;
 };
 
 }  // namespace
 
 IndexedRef zipped(std::vector<IndexedRef> inputs, std::vector<std::string> names) {
-  return std::make_shared<Zip>(std::move(inputs), std::move(names));
+  SpecRef spec = combined_of(inputs, names);
+  return std::make_shared<Zip>(std::move(inputs), std::move(spec), std::move(names));
 }
 
 Node::Ref nodes::zip(std::vector<Node::Ref> inputs, std::vector<std::string> names) {
@@ -255,7 +243,9 @@ Node::Ref nodes::zip(std::vector<Node::Ref> inputs, std::vector<std::string> nam
       .inputs = std::move(inputs),
       .build = [names](std::vector<Built> built, Builder& builder) -> Built {
         if (any_stream(built)) {
-          return Built::of(std::make_shared<ZipStream>(builder.as_streams(built), names));
+          std::vector<StreamedRef> streams = builder.as_streams(built);
+          SpecRef spec = combined_of(streams, names);
+          return Built::of(std::make_shared<ZipStream>(std::move(streams), std::move(spec), names));
         }
         return {zipped(indexed_of(built), names)};
       },

@@ -183,9 +183,9 @@ std::span<const float> Gradient::at(size_t begin, size_t n, std::span<float> scr
 }
 
 void require_reach(Encoding encoding, uint64_t floats) {
-  constexpr uint64_t kMost = uint64_t{1} << 32;
+  constexpr uint64_t kMax = uint64_t{1} << 32;
   const bool indexed = encoding == Encoding::kTopK || encoding == Encoding::kRuns;
-  if (!indexed || floats < kMost) return;
+  if (!indexed || floats < kMax) return;
   throw Error(Code::kInvalidArgument, "push",
               "a shard has " + std::to_string(floats) + " floats; for " +
                   (encoding == Encoding::kTopK ? "top_k" : "rows") +

@@ -7,12 +7,16 @@ import sys
 from typing import Any
 
 from ..errors import InvalidArgument
+from .hdf5 import refuse_groups
+from .nests import leaves_of
 
 _TABLES = ("cudf", "modin", "pandas", "polars", "pyarrow")
 
 
 def refuse_misread(source: Any, operation: str) -> None:
-    """Raise an error for a path or a table, whose items would be characters or columns.
+    """Raise an error for what would be fed as something else.
+
+    The items of a path are characters, those of a table columns, those of an open HDF5 file names.
 
     Raises
     ------
@@ -25,6 +29,7 @@ def refuse_misread(source: Any, operation: str) -> None:
             "penstock.Dataset.tfrecord(path), .csv(path), .lines(path), np.load(path), ...",
             operation,
         )
+    refuse_groups(leaves_of(source) if isinstance(source, (tuple, dict)) else [source], operation)
     kind = type(source)
     if _is_table(source):
         raise InvalidArgument(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..errors import DataLoss, InvalidArgument, NotFound, System
 from .nests import leaves_of, mapped
 from .remote import Identity, local_copy, without_query
 
-__all__ = ["Hdf5Rows", "hdf5_call", "is_hdf5", "only_hdf5", "opened", "rows_of"]
+__all__ = ["Hdf5Rows", "hdf5_call", "is_hdf5", "only_hdf5", "opened", "refuse_groups", "rows_of"]
 
 CACHE_BYTES = 256 << 20
 # HDF5's numbers of filters, as the engine numbers them.
@@ -29,6 +29,35 @@ def is_hdf5(value: Any) -> bool:
     """Whether it is an open `h5py.Dataset`."""
     h5py: Any = sys.modules.get("h5py")
     return h5py is not None and isinstance(value, h5py.Dataset)
+
+
+def refuse_groups(leaves: Iterable[Any], operation: str) -> None:
+    """Raise an error for an open file or group, whose items would be the names of its data sets.
+
+    Raises
+    ------
+    InvalidArgument
+        The text has the call that feeds its data sets.
+    """
+    h5py: Any = sys.modules.get("h5py")
+    if h5py is None:
+        return
+    for leaf in leaves:
+        if not isinstance(leaf, h5py.Group):
+            continue
+        if not leaf:
+            raise InvalidArgument("the HDF5 file is closed: open it, or give its path", operation)
+        prefix = leaf.name.strip("/")
+        names = {
+            name: f"{prefix}/{name}".strip("/")
+            for name in sorted(leaf)
+            if leaf.get(name, getclass=True) is h5py.Dataset
+        }
+        raise InvalidArgument(
+            f"an open HDF5 {'group' if prefix else 'file'} is no data set: name those to feed, "
+            f"penstock.Dataset.hdf5({leaf.file.filename!r}, {names!r:.200})",
+            operation,
+        )
 
 
 def only_hdf5(nest: Any, operation: str) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from .. import _engine
 from ..base.ambiguous import refuse_columns, refuse_misread
 from ..base.arguments import MOST_STREAMS, integer, several
-from ..base.hdf5 import is_hdf5, only_hdf5
+from ..base.hdf5 import is_hdf5, only_hdf5, refuse_groups
 from ..base.nests import leaves_of, mapped
 from ..errors import InvalidArgument
 from .chain import Chain, datasets
@@ -83,6 +83,7 @@ class Sources(Chain):
             memory-mapped; do not truncate their file: reading the missing part is a SIGBUS, which
             ends the process. Open h5py data sets are fed from their file, as by `hdf5`.
         """
+        refuse_groups(leaves_of(arrays), "arrays")
         if any(is_hdf5(leaf) for leaf in leaves_of(arrays)):
             return of_hdf5(cls, only_hdf5(arrays, "arrays"), "arrays")
         nest = mapped(np.asanyarray, arrays)
@@ -115,6 +116,7 @@ class Sources(Chain):
             Any values that a function of `map` may return. They are copied, and must have one
             schema: only lengths may differ.
         """
+        refuse_groups([elements], "items")
         each = several("elements", elements, "elements", "items")
         spec, block = _engine.pack_elements(each, batch=False) if each else (b"", b"")
         return cls._make("items", (spec, len(each), block))

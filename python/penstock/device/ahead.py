@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 class Ahead:
     """Sends up to `most` batches more than were delivered. The consumer's thread does all of it.
 
+    The first batch is delivered before others are sent: what a device allocates and pins for them
+    does not delay the first step.
+
     Parameters
     ----------
     most : int
@@ -28,6 +31,7 @@ class Ahead:
         # Each with the position before it.
         self._sent: deque[tuple[str, Any]] = deque()
         self._unsent: tuple[str, Any] | None = None  # there is no device memory for it yet
+        self._delivered = False  # a batch, ever
 
     @property
     def position(self) -> str | None:
@@ -98,6 +102,7 @@ class Ahead:
                     break
             if not sent:
                 break
+            self._delivered = True
             batch = sent[0][1]
             if deliver is not None:
                 batch = deliver(batch)  # if it raises, the position is this batch
@@ -110,6 +115,8 @@ class Ahead:
     def _wants_more(self, loader: Loader) -> bool:
         if not self._sent:
             return True
+        if not self._delivered:
+            return False
         return len(self._sent) <= self.most and (self._always or loader._core.ready() > 0)
 
     def _sends(self, send: Callable[[Any], Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from typing import Any, Protocol
@@ -15,6 +16,9 @@ from ..errors import InvalidArgument, NotFound
 
 # The driver's library; tests have one of their own.
 library: str = _engine.CUDA_LIBRARY
+
+# DLPack's number of the stream whose handle is 0.
+_LEGACY_STREAM = 1
 
 # Types of elements that are staged; others stay on the host.
 _STAGED = frozenset(
@@ -86,6 +90,24 @@ def place_of(device: Any) -> Place | None:
     return torch_place(device)
 
 
+def stats_of(place: Place, ahead: int, stats: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a feed's device, for its `stats`: docs/device.md describes them.
+
+    Parameters
+    ----------
+    ahead : int
+        Batches that are sent ahead now.
+    stats : dict
+        Those of the Loader, whose thread's time is shared out.
+    """
+    device = {**place.stats(), "ahead": ahead}
+    spent = stats["wait_ns"] + stats["busy_ns"]
+    waited = {"host": stats["wait_ns"], "link": device.get("host_wait_ns", 0)}
+    waited["step"] = spent - sum(waited.values())
+    device["shares"] = {k: ns / spent if spent else math.nan for k, ns in waited.items()}
+    return device
+
+
 def check_torch() -> None:
     """Raise an error if this torch cannot use the tensors of a CUDA device."""
     import torch
@@ -98,11 +120,19 @@ def check_torch() -> None:
         )
 
 
-def tensor_from(staged: _engine.StagedArray) -> Any:
-    """Return a tensor over a staged array, for torch's current stream."""
+def tensors_from(staged: _engine.StagedBatch) -> list[Any]:
+    """Return tensors over the arrays of a staged batch, for torch's current stream.
+
+    As `torch.from_dlpack` of each array, but the stream is asked for once and waits once.
+    """
     import torch
 
-    return torch.from_dlpack(staged)
+    stream = torch.cuda.current_stream(staged.device).cuda_stream
+    return [torch.from_dlpack(capsule) for capsule in staged.take(stream or _LEGACY_STREAM)]
+
+
+# In place of a leaf that was staged.
+_STAGED_LEAF = object()
 
 
 class _OnHost:
@@ -131,18 +161,25 @@ class CudaDevice:
         self._finalizer = weakref.finalize(self, self._stage.close)
 
     def send(self, batch: Any) -> Any:
-        leaves = leaves_of(batch)
-        arrays = [_array_of(leaf) for leaf in leaves]
+        arrays = []
+
         # The engine keeps the arrays until they are copied; the nest must not keep them longer.
-        staged = iter(self._stage.put([array for array in arrays if array is not None]))
-        sent = [leaf if a is None else next(staged) for leaf, a in zip(leaves, arrays, strict=True)]
-        return _filled(batch, sent)
+        def without(leaf: Any) -> Any:
+            array = _array_of(leaf)
+            if array is None:
+                return leaf
+            arrays.append(array)
+            return _STAGED_LEAF
+
+        nest = mapped(without, batch)
+        return nest, self._stage.put(arrays)
 
     def deliver(self, sent: Any) -> Any:
-        def tensor(leaf: Any) -> Any:
-            return tensor_from(leaf) if isinstance(leaf, _engine.StagedArray) else self._moved(leaf)
-
-        return mapped(tensor, sent)
+        nest, staged = sent
+        tensors = iter(tensors_from(staged))
+        return mapped(
+            lambda leaf: next(tensors) if leaf is _STAGED_LEAF else self._moved(leaf), nest
+        )
 
     def _moved(self, leaf: Any) -> Any:
         """Move a tensor that has no array, such as a sparse one; return other leaves unchanged."""
@@ -239,12 +276,6 @@ def link_speed(number: int, nbytes: int) -> tuple[float, float]:
     from other memory, measured by a few copies of `nbytes`."""
     pinned, pageable = _engine.cuda_link_speed(number, nbytes, library)
     return float(pinned), float(pageable)
-
-
-def _filled(nest: Any, leaves: list[Any]) -> Any:
-    """Return the same nest with other leaves, in order."""
-    each = iter(leaves)
-    return mapped(lambda leaf: next(each), nest)
 
 
 def _array_of(leaf: Any) -> Any:

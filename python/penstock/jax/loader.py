@@ -102,6 +102,7 @@ class JaxLoader(StagedLoader):
         places = jax.tree.leaves(self._place, is_leaf=_is_place) or [jax.devices()[0]]
         self._stages = any(_platform(place) != "cpu" for place in places)
         self._functions = functions
+        self._sent = {"batches": 0, "copies": 0, "bytes": 0}
         if not self._stages:
             self._ahead.most = 0
         self._global = any(not getattr(place, "is_fully_addressable", True) for place in places)
@@ -117,6 +118,17 @@ class JaxLoader(StagedLoader):
         if self._functions:
             return self._functions.spec(spec)
         return with_types(spec, jax.dtypes.canonicalize_dtype)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters of `penstock.Loader.stats`, and ``device`` on an accelerator.
+
+        ``device`` has ``batches``, ``copies`` (one for each array) and ``bytes`` that were given to
+        jax, and ``ahead``, the batches in transfer besides the one in use.
+        """
+        stats = super().stats()
+        if self._stages:
+            stats["device"] = {**self._sent, "ahead": self._ahead.most}
+        return stats
 
     def _placed(self, batches: Iterator[Any], epoch: int | None) -> Iterator[Any]:
         if self._functions:
@@ -145,6 +157,9 @@ class JaxLoader(StagedLoader):
             put = [make(place, array) for place, array in zip(each, chosen, strict=True)]
         else:
             put = jax.device_put(chosen, places)
+        self._sent["batches"] += 1
+        self._sent["copies"] += len(chosen)
+        self._sent["bytes"] += sum(array.nbytes for array in chosen)
         for i, array in zip(which, put, strict=True):
             leaves[i] = array
         return jax.tree.unflatten(tree, leaves)

@@ -173,7 +173,7 @@ class Loader(Restorable, Closing):
             "begin": info.begin,
             "plan": info.plan,  # a worker process builds its own plan
         }
-        self._core = _engine.Core(core_settings)
+        self._core = _engine.PythonLoader(core_settings)
         self._pool = WorkerPool(self._core, info, collate, self._settings, self._mode, start_method)
         self._epochs = Epochs(self._core, self._pool, info, self._mode)
         self._finalizer = weakref.finalize(self, self._pool.running.close)
@@ -269,7 +269,7 @@ class Loader(Restorable, Closing):
                         return  # the user set the position
                     if self._is_empty(taken_at):
                         raise InvalidArgument("the source is empty: it gave no batch", "Loader")
-                    self._epochs.end()
+                    self._finished(epoch)
                     epoch = self._core.position()[0]
                     self._epochs.begin(epoch)
                 batch = self._core.next(serial)

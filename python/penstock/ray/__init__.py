@@ -5,7 +5,7 @@ from __future__ import annotations
 from .feed import feed
 from .parameter_server import ParameterServer, parameter_server
 from .population import Population, PopulationRun, population
-from .relay import Relay, relay
+from .relay import Relay, relay, relay_channel
 from .rows import rows
 from .workers import workers
 
@@ -18,6 +18,7 @@ __all__ = [
     "parameter_server",
     "population",
     "relay",
+    "relay_channel",
     "rows",
     "workers",
 ]

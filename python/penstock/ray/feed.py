@@ -17,6 +17,7 @@ from ..dataset import Dataset
 from ..errors import InvalidArgument
 from ..loader import Loader
 from ..loader.settings import budget
+from .metrics import show_feed
 from .rows import rows
 
 if TYPE_CHECKING:
@@ -107,10 +108,13 @@ def feed(
         chain = chain.batch(batch_size, drop_last=drop_last)
     fed = source if chain is None else chain
     if device is None:
-        return Loader(fed, **given)
-    from ..torch import feed as feed_tensors
+        made = Loader(fed, **given)
+    else:
+        from ..torch import feed as feed_tensors
 
-    return feed_tensors(fed, device=device, **given)
+        made = feed_tensors(fed, device=device, **given)
+    show_feed(made, rank)
+    return made
 
 
 def _chain_of(source: Any, rank: int, world: int, drop_last: bool) -> Dataset | None:

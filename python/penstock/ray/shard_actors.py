@@ -17,16 +17,20 @@ import ray
 
 from .. import _engine
 from ..errors import Closed, Error, InvalidArgument, NotFound
+from .metrics import SECONDS, Gauges
 from .shard_places import Place, actors, leaders
 
-# Seconds between two checks of a shard: whether it has been replaced; between two counts.
-_WATCH, _METRICS = 1.0, 5.0
+_WATCH = 1.0  # seconds between two checks of a shard: whether it has been replaced
 _ATTEND = 0.2  # seconds between two attempts of a replica to follow or to lead
 _TRIES = 20  # of a snapshot of replicas that change
 _RETRY = 5.0  # seconds until a snapshot that failed is tried again
 # Seconds that a step of a snapshot may take at all shards together: in memory; on the disk.
 _STEP, _WRITE = 10.0, 600.0
 _PIECE = 60_000  # bytes; Ray keeps larger arguments in the object store of the process that gave it
+_COUNTS = (
+    *("version", "pushes", "pulls", "repeated", "lapsed", "bytes_in", "bytes_out"),
+    *("workers", "saved_version", "replicas"),
+)
 _log = logging.getLogger("penstock")
 
 
@@ -188,7 +192,8 @@ class ShardActor:
     def _watch(self, restarted: bool) -> None:  # in a thread
         while restarted and not self._restore():
             time.sleep(_WATCH)
-        counts, counted = _Counts(self._plan.name, self._number), 0.0
+        gauges = self._gauges()
+        counted = 0.0
         while True:
             time.sleep(_WATCH)
             shard = self._shard
@@ -198,14 +203,14 @@ class ShardActor:
                 self._why_not = f"another process has replaced its epoch {shard.epoch}"
                 _log.warning("shard %d of %s: %s", self._number, self._plan.name, self._why_not)
                 return
-            if time.monotonic() - counted > _METRICS:
+            if time.monotonic() - counted > SECONDS:
                 counted = time.monotonic()
-                counts.show(shard.stats())
+                _show(gauges, shard)
 
     # ---- two replicas
 
     def _attend(self) -> None:  # in a thread
-        counts = _Counts(self._plan.name, self._number)
+        gauges = self._gauges()
         counted, single_since, warned = 0.0, time.monotonic(), False
         while True:
             shard = self._shard
@@ -229,9 +234,9 @@ class ShardActor:
             elif not warned and now - single_since > self._plan.replica_timeout:
                 warned = True
                 self._log("has one replica; pushes are acknowledged when one host has them")
-            if now - counted > _METRICS:
+            if now - counted > SECONDS:
                 counted = now
-                counts.show(shard.stats())
+                _show(gauges, shard)
 
     def _attend_once(self) -> None:
         self.prepare()
@@ -256,6 +261,9 @@ class ShardActor:
             if attended == "other follows":
                 other.lose_leader.remote(seen[2])
 
+    def _gauges(self) -> Gauges:
+        return Gauges("server", _COUNTS, server=self._plan.name, shard=str(self._number))
+
     def _log(self, text: str) -> None:
         _log.warning("shard %d of %s: %s", self._number, self._plan.name, text)
 
@@ -279,29 +287,9 @@ class ShardActor:
             return True
 
 
-class _Counts:
-    """A shard's counts in Ray's metrics."""
-
-    _KEYS = (
-        *("version", "pushes", "pulls", "repeated", "lapsed", "bytes_in", "bytes_out"),
-        "replicas",
-    )
-
-    def __init__(self, name: str, shard: int) -> None:
-        from ray.util.metrics import Gauge
-
-        tags = {"server": name, "shard": str(shard)}
-        self._gauges = {}
-        for key in (*self._KEYS, "workers", "saved_version"):
-            gauge = Gauge(f"penstock_server_{key}", f"{key} of a shard", tuple(tags))
-            gauge.set_default_tags(tags)
-            self._gauges[key] = gauge
-
-    def show(self, text: str) -> None:
-        stats = json.loads(text)
-        for key in (*self._KEYS, "saved_version"):
-            self._gauges[key].set(stats[key])
-        self._gauges["workers"].set(len(stats["workers"]))
+def _show(gauges: Gauges, shard: _engine.HostedShard) -> None:
+    counts = json.loads(shard.stats())
+    gauges.show({**counts, "workers": len(counts["workers"])})
 
 
 class SnapshotActor:

@@ -120,7 +120,7 @@ class Hosts:
 
     Parameters
     ----------
-    core : _engine.Core
+    core : _engine.PythonLoader
     specs : list of RemoteWorkers
     places : range
         The places of the ring that are for remote workers.

@@ -24,10 +24,11 @@ from torch.utils.data._utils import collate as torch_collate
 from ..base.arguments import MOST_QUEUED, integer, old_names
 from ..base.conventions import Closing, Restorable, name_of, shown
 from ..dataset import Dataset
-from ..device.place import Place, torch_place
+from ..device.place import Place, stats_of, torch_place
 from ..errors import Closed, InvalidArgument
 from ..train.torch_module import Aliased, alias
 from .accelerate import keep_loaders
+from .element_spec import spec_of_loader
 from .epoch import Iteration, PlacedIteration
 from .order import (
     Order,
@@ -383,6 +384,16 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
             facts["closed"] = True
         return shown(self, name_of(self.dataset), **facts)
 
+    @property
+    def element_spec(self) -> Any:
+        """The schema of the batches, as for `penstock.Loader`, with torch's types.
+
+        It is that of a batch that is made for it in line, by the sampler's first indices, apart
+        from all epochs: orders drawn later are the same. None: the sampler or the dataset is its
+        own iterator, whose schema is unknown before it is consumed.
+        """
+        return spec_of_loader(self)
+
     def _length_if_known(self) -> object:
         try:
             return len(self)
@@ -391,9 +402,12 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, as `penstock.Loader.stats` does."""
-        stats = self._any_workers().stats()
+        workers = self._any_workers()
+        stats = workers.stats()
         if self._place is not None:
-            stats["device"] = {**self._place.stats(), "ahead": self.ahead}
+            ahead = None if workers.ahead is None else workers.ahead()
+            most = self.ahead if ahead is None else ahead.most
+            stats["device"] = stats_of(self._place, most, stats)
         return stats
 
     def report(self, path: str | os.PathLike[str]) -> None:

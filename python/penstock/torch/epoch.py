@@ -68,6 +68,11 @@ class Iteration(Closing):
     def __repr__(self) -> str:
         return shown(self, self._owner, epoch=self._epoch)
 
+    @property
+    def element_spec(self) -> Any:
+        """As for the DataLoader."""
+        return self._owner.element_spec
+
     def close(self) -> None:
         """End this iteration, as a ``break`` does. The workers stay alive."""
         self._batches = iter(())

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from ..base.interop import tensor_of_leaf
 from ..base.nests import mapped
 from ..device.ahead import Ahead
 from ..device.functions import Functions, Rows, Worked, worked
-from ..device.place import Place, torch_place
+from ..device.place import Place, stats_of, torch_place
 from ..device.staged_loader import StagedLoader
 from ..loader.source import source_info
 
@@ -135,12 +134,7 @@ class TensorLoader(StagedLoader):
         """
         stats = super().stats()
         if self._place is not None:
-            device = {**self._place.stats(), "ahead": self._ahead.most}
-            spent = stats["wait_ns"] + stats["busy_ns"]
-            waited = {"host": stats["wait_ns"], "link": device.get("host_wait_ns", 0)}
-            waited["step"] = spent - sum(waited.values())
-            device["shares"] = {k: ns / spent if spent else math.nan for k, ns in waited.items()}
-            stats["device"] = device
+            stats["device"] = stats_of(self._place, self._ahead.most, stats)
         return stats
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ class Fake {
  private:
   void reset() const {
     set("fail", 0);
-    set("copy_us", 0);
+    for (const char* name : {"copy_us", "alloc_us", "pin_us_per_mib"}) set(name, 0);
     set("clock_ms", 0);
     set("device_memory", 1L << 32);
     set("pinned_memory", 1L << 32);

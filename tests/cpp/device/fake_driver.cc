@@ -3,7 +3,7 @@
 // run, and freed memory is freed at once. What a test counts or breaks is set by fake_set() and
 // read by fake_get(). Needs no header of penstock, so that any test can build it.
 
-#include <unistd.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
@@ -127,7 +127,7 @@ struct World {
   std::map<std::thread::id, Stream*> own;  // per-thread default streams
   Stream* legacy = nullptr;
   int contexts = 0;
-  pid_t pid = 0;
+  std::atomic<bool> started{false};  // not in a forked child
 };
 
 World& world() {
@@ -143,19 +143,25 @@ long value(const char* name) {
   return world().values[name];
 }
 
-void count(std::string_view name, long more = 1) {
-  std::lock_guard lock(world().mutex);
+// REQUIRED: the world's mutex is held.
+void add(std::string_view name, long more) {
   auto found = world().values.find(name);
   if (found == world().values.end()) found = world().values.emplace(name, 0).first;
   found->second += more;
 }
 
+void count(std::string_view name, long more = 1) {
+  std::lock_guard lock(world().mutex);
+  add(name, more);
+}
+
 // What every call does first: fails as the test has set, and demands a context.
 int enter(std::string_view name, bool with_context = true) {
-  count(name);
   World& all = world();
   std::lock_guard lock(all.mutex);
-  if (all.pid != getpid()) return kNotInitialized;
+  add(name, 1);
+  add("calls", 1);
+  if (!all.started) return kNotInitialized;
   if (!all.failing.empty()) {
     for (std::string_view which : {std::string_view("all"), name}) {
       const auto found = all.failing.find(which);
@@ -276,11 +282,11 @@ EXPORT void fake_capture(void* stream, int on) { stream_of(stream)->capturing = 
 // ---- the driver ---------------------------------------------------------------------------------
 
 EXPORT int cuInit(unsigned) {
-  {
-    std::lock_guard lock(world().mutex);
-    if (world().pid == 0) world().pid = getpid();
-  }
-  return enter("cuInit", false);
+  static const int once = [] {
+    world().started = true;
+    return pthread_atfork(nullptr, nullptr, [] { world().started = false; });
+  }();
+  return once == 0 ? enter("cuInit", false) : kNotInitialized;
 }
 
 EXPORT int cuDeviceGetCount(int* devices) {
@@ -330,9 +336,17 @@ EXPORT int cuCtxPushCurrent_v2(void* context) {
 }
 
 EXPORT int cuCtxPopCurrent_v2(void** context) {
+  count("cuCtxPopCurrent");
+  count("calls");
   if (contexts.empty()) return kInvalidContext;
   *context = contexts.back();
   contexts.pop_back();
+  return kSuccess;
+}
+
+EXPORT int cuCtxGetCurrent(void** context) {
+  ENTER_BARE("cuCtxGetCurrent");
+  *context = contexts.empty() ? nullptr : contexts.back();
   return kSuccess;
 }
 
@@ -360,6 +374,7 @@ EXPORT int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
 
 EXPORT int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
   ENTER("cuMemAlloc");
+  pause_us(value("alloc_us"));
   World& all = world();
   std::lock_guard lock(all.mutex);
   if (all.used + bytes > static_cast<size_t>(all.values["device_memory"])) return kNoMemory;
@@ -407,6 +422,7 @@ EXPORT int cuMemFreeHost(void* memory) {
 
 EXPORT int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
   ENTER("cuMemHostRegister");
+  pause_us(value("pin_us_per_mib") * static_cast<long>(bytes >> 20));
   if (int failed = allocate_pinned_bytes(bytes)) return failed;
   std::lock_guard lock(world().mutex);
   world().pinned[static_cast<char*>(memory)] = {bytes, true};

@@ -4,7 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <thread>
 
@@ -68,6 +70,31 @@ TEST_F(StageTest, a_batch_is_one_copy_however_many_arrays_it_has) {
   const StageFigures figures = stage->figures();
   EXPECT_EQ(figures.batches, 1u);
   EXPECT_EQ(figures.copies, 1u);
+}
+
+// The driver's calls are most of what a small batch costs the consumer's thread.
+TEST_F(StageTest, a_batch_takes_few_calls_of_the_driver_however_many_arrays_it_has) {
+  auto stage = open();
+  Context* own = nullptr;
+  ASSERT_EQ(driver->current_context(&own), kSuccess);
+  std::shared_ptr<Stage::Batch> next;
+  auto calls = [&](long device_us, int host_us) {
+    constexpr int kBatches = 20;
+    fake.set("copy_us", device_us);
+    long before = 0;
+    for (int i = -4; i < kBatches; ++i) {  // the first ones make the ring
+      if (i == 0) before = fake.get("calls");
+      auto batch = std::exchange(next, stage->put({filled(10, 1), filled(3, 2), filled(2, 3)}));
+      if (batch != nullptr) Stage::Batch::take(batch, stream.number());
+      fake.delay(stream.get(), device_us);
+      std::this_thread::sleep_for(std::chrono::microseconds(host_us));
+    }
+    return static_cast<double>(fake.get("calls") - before) / kBatches;
+  };
+  double least = 100;  // the threads of the driver may be late on a busy machine
+  for (int tries = 0; tries < 20 && least > 15; ++tries) least = std::min(least, calls(0, 1000));
+  EXPECT_LE(least, 15) << "the device waits for the host";
+  EXPECT_LE(calls(500, 0), 22) << "the host waits for the device, and asks whether it must";
 }
 
 TEST_F(StageTest, strided_arrays_arrive_in_order) {

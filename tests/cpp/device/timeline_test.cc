@@ -27,11 +27,13 @@ class TimelineTest : public ::testing::Test {
   // A span of so many milliseconds on the stream; returns the host's times around it.
   std::pair<uint64_t, uint64_t> span(Timeline& timeline, long ms, uint64_t batch) const {
     const uint64_t before = now_ns();
-    const Event begin = timeline.mark(stream.get());
+    Timeline::Mark* begin = timeline.mark(stream.get());
     fake.delay(stream.get(), ms * 1000);
-    timeline.add(TraceKind::kDeviceCopy, begin, timeline.mark(stream.get()), batch);
+    Timeline::Mark* end = timeline.mark(stream.get());
     fake.finish(stream.get());
-    timeline.read();
+    timeline.read();  // renews the base
+    timeline.add_copy(begin, *end, batch);
+    timeline.drop(end);
     return {before, now_ns()};
   }
 
@@ -62,14 +64,40 @@ TEST_F(TimelineTest, a_span_has_the_times_of_the_host_clock) {
 
 TEST_F(TimelineTest, nothing_is_read_before_it_has_passed) {
   Timeline timeline(*driver, stream.get());
-  const Event begin = timeline.mark(stream.get());
+  span(timeline, 1, 1);
+  Timeline::Mark* begin = timeline.mark(stream.get());
   fake.delay(stream.get(), 100'000);
-  timeline.add(TraceKind::kDeviceStep, begin, timeline.mark(stream.get()), 1);
+  timeline.add_step(begin, timeline.mark(stream.get()), 1);
   timeline.read();
   EXPECT_TRUE(timeline.steps().empty());
   fake.finish(stream.get());
   timeline.read();
   EXPECT_EQ(timeline.steps().size(), 1u);
+  timeline.end();
+}
+
+TEST_F(TimelineTest, a_step_is_read_after_the_copy_of_its_batch_and_begins_at_its_end) {
+  Timeline timeline(*driver, stream.get());
+  Timeline::Mark *taken = timeline.mark(stream.get()), *sent = timeline.mark(stream.get());
+  fake.delay(stream.get(), 20'000);
+  Timeline::Mark* copied = timeline.mark(stream.get());
+  fake.delay(stream.get(), 30'000);
+  timeline.add_step(taken, timeline.mark(stream.get()), 5);
+  fake.finish(stream.get());
+  timeline.read();
+  EXPECT_TRUE(timeline.steps().empty());
+  timeline.add_copy(sent, *copied, 5);
+  timeline.drop(copied);
+  timeline.read(2);
+  EXPECT_TRUE(timeline.steps().empty()) << "only one step was added";
+  timeline.read();
+  const std::vector<TraceEvent> steps = timeline.steps();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].kind, TraceKind::kDeviceWait);
+  EXPECT_GE(steps[0].span_ns, 19 * kMs);
+  EXPECT_EQ(steps[1].kind, TraceKind::kDeviceStep);
+  EXPECT_GE(steps[1].span_ns, 29 * kMs);
+  EXPECT_EQ(steps[1].begin_ns, steps[0].begin_ns + steps[0].span_ns);
   timeline.end();
 }
 
@@ -101,8 +129,9 @@ TEST_F(TimelineTest, all_events_are_destroyed) {
   Timeline timeline(*driver, stream.get(), 0);
   span(timeline, 1, 0);
   span(timeline, 1, 1);
-  timeline.add(TraceKind::kDeviceStep, timeline.mark(stream.get()), nullptr, 2);
-  timeline.add(TraceKind::kDeviceStep, timeline.mark(stream.get()), timeline.mark(stream.get()), 3);
+  timeline.add_step(timeline.mark(stream.get()), nullptr, 2);
+  Timeline::Mark* both = timeline.mark(stream.get());
+  timeline.add_step(both, timeline.share(both), 3);
   timeline.end();
   EXPECT_EQ(fake.get("events"), before);
   EXPECT_EQ(timeline.mark(stream.get()), nullptr);

@@ -327,8 +327,8 @@ TEST_F(RecordStreamTest, lines_are_those_of_an_index) {
     std::vector<std::string> expected;
     for (uint64_t i = 0; i < opened->size(); ++i) {
       reader.read({&i, 1});
-      expected.emplace_back(reinterpret_cast<const char*>(reader.line(0).data()),
-                            reader.line(0).size());
+      expected.emplace_back(reinterpret_cast<const char*>(reader.payload(0).data()),
+                            reader.payload(0).size());
     }
     for (auto [path, compression] :
          {std::pair("plain", Compression::kNone), {"small", Compression::kGzip}}) {

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <vector>
+
+#include "penstock/memory/gather.h"
 
 namespace penstock {
 namespace {
@@ -55,7 +58,7 @@ TEST(GatherRows, every_row_is_the_one_its_index_names) {
     size_t rows = row_bytes > 10000 ? 5 : 50;
     for (size_t stride : {row_bytes, row_bytes + 13}) {
       std::vector<uint8_t> source = noise(rows * stride);
-      for (size_t count : {0ul, 1ul, 2ul, 3ul, 40ul}) {
+      for (size_t count : {0ul, 1ul, 2ul, 3ul, 40ul, 150ul}) {
         std::vector<uint64_t> indices(count);
         for (auto& index : indices) index = random() % rows;
         std::vector<uint8_t> target(count * row_bytes + 1, 0xee);
@@ -67,13 +70,15 @@ TEST(GatherRows, every_row_is_the_one_its_index_names) {
         }
         ASSERT_EQ(target.back(), 0xee);
 
-        std::vector<const std::byte*> places(count);
-        for (size_t i = 0; i < count; ++i) {
-          places[i] = reinterpret_cast<const std::byte*>(source.data() + indices[i] * stride);
-        }
         std::vector<uint8_t> same(count * row_bytes + 1, 0xee);
-        gather_rows(same.data(), places.data(), row_bytes, count);
+        size_t asked = 0;
+        gather_rows(reinterpret_cast<std::byte*>(same.data()), row_bytes, count, [&](size_t i) {
+          EXPECT_LE(i, asked);  // in order, and again
+          asked = std::max(asked, i + 1);
+          return reinterpret_cast<const std::byte*>(source.data() + indices[i] * stride);
+        });
         ASSERT_EQ(same, target);
+        ASSERT_EQ(asked, count);
       }
     }
   }

@@ -1,3 +1,5 @@
+#include "penstock/online/recent_ids.h"
+
 #include <gtest/gtest.h>
 
 #include <filesystem>

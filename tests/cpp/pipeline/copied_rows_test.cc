@@ -12,6 +12,7 @@
 #include "penstock/pipeline/engine/local_transport.h"
 #include "penstock/pipeline/engine/outcome.h"
 #include "penstock/pipeline/engine/plan_output.h"
+#include "penstock/pipeline/engine/plan_worker.h"
 #include "penstock/pipeline/engine/samples.h"
 #include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/scheduler/order.h"

@@ -362,7 +362,7 @@ TEST(LoaderTimeouts, a_withdrawn_ticket_that_is_stuck_does_not_stop_the_feed) {
 // Elements of `numbers` that repeat their number, and a map that hangs once for one of them, and
 // then checks whether the element is unchanged.
 struct HangingMap {
-  explicit HangingMap(float at) : at(at) {}
+  explicit HangingMap(float number) : at(number) {}
   Dataset of_stream(int64_t count) {
     auto begin = [count](uint64_t) {
       return [next = int64_t{0}, count]() mutable -> std::optional<Example> {

@@ -197,7 +197,7 @@ TEST(Scheduler, a_skipped_batch_counts_as_a_step_and_not_as_delivered) {
 }
 
 TEST(Scheduler, streams_are_dealt_out_to_fewer_workers) {
-  World world({.queue = 6, .workers = 2}, std::make_unique<StreamTickets>(3, 1, 2));
+  World world({.queue = 6, .workers = 2}, std::make_unique<RoundRobinTickets>(3, 1, 2));
   world.scheduler().begin_epoch();
   EXPECT_EQ(world.scheduler().poll(0), Scheduler::Poll::kWait);
   for (uint64_t step = 0; step < 6; ++step) {
@@ -208,7 +208,8 @@ TEST(Scheduler, streams_are_dealt_out_to_fewer_workers) {
 }
 
 TEST(Scheduler, an_epoch_of_streams_ends_with_the_last_of_them) {
-  World world({.queue = 4, .workers = 1, .pause = true}, std::make_unique<StreamTickets>(2, 1, 2));
+  World world({.queue = 4, .workers = 1, .pause = true},
+              std::make_unique<RoundRobinTickets>(2, 1, 2));
   for (uint64_t epoch = 0; epoch < 3; ++epoch) {
     world.scheduler().begin_epoch();
     uint64_t length[2] = {2, 5};

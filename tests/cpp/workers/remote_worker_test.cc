@@ -151,9 +151,9 @@ TEST(RemoteWorker, a_batch_is_read_into_its_slot) {
 
 TEST(RemoteWorker, a_large_packet_is_a_spill_of_tree_and_tail) {
   const std::string tree(1000, 't'), first(64, 'a'), second(100'000, 'b');
-  Parcel parcel{text_bytes(tree), {text_bytes(first), text_bytes(second)}};
+  RemotePacket packet{text_bytes(tree), {text_bytes(first), text_bytes(second)}};
   RemoteWorld world([&](const Ticket&, Slot& slot) {
-    slot.finish_object(ResultKind::kPacket, 100'064, &parcel);
+    slot.finish_object(ResultKind::kPacket, 100'064, &packet);
   });
   Task& task = world.run(world.post(0));
   ASSERT_EQ(task.block.arena, kSpilled);

@@ -39,7 +39,6 @@ TEST(TicketRing, a_task_goes_from_idle_to_idle) {
   EXPECT_EQ(state(*ring, seq), TaskState::kClaimed);
   EXPECT_EQ(claim.worker, 1u);
   EXPECT_TRUE(ring->holds(claim));
-  uint64_t other = 0;
   EXPECT_FALSE(RingWorker(*ring, 0).claim(none));
 
   EXPECT_TRUE(ring->begin_result(claim));

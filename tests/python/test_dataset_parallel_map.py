@@ -282,15 +282,3 @@ def test_closing_in_the_middle(mode):
     assert held["number"].tolist() == [0, 2, 4, 6]
     with pytest.raises(penstock.Closed):
         next(iter(feed))
-
-
-@each((THREADS, PROCESSES), (SPAWN,))
-def test_a_pass_that_was_left_is_followed_by_the_next(mode):
-    dataset = Dataset.range(80).shuffle(seed=1).map(functions.drawn).filter(functions.is_odd)
-    with dataset.batch(4).build(workers=0) as alone:
-        passed(alone)
-        second = passed(alone)
-    with dataset.batch(4).build(**options(mode)) as feed:
-        for _ in feed:
-            break
-        assert passed(feed) == second

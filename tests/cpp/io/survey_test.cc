@@ -1,4 +1,4 @@
-#include "penstock/io/tfrecord_survey.h"
+#include "penstock/io/survey.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@ namespace penstock {
 namespace {
 
 struct TFRecordSurveyTest : ::testing::Test, TFRecords {
-  TFRecordSurvey survey(Progress* progress = nullptr) {
+  FileSurvey survey(Progress* progress = nullptr) {
     visited.clear();
     return survey_tfrecord(
         files, "file",
@@ -36,7 +36,7 @@ TEST_F(TFRecordSurveyTest, every_record_is_visited_and_counted) {
   some.emplace_back("");
   const std::string& file = write("file", some);
   Progress progress;
-  const TFRecordSurvey found = survey(&progress);
+  const FileSurvey found = survey(&progress);
   EXPECT_EQ(visited, some);
   uint64_t bytes = 0;
   for (const std::string& payload : some) bytes += payload.size();
@@ -55,7 +55,7 @@ TEST_F(TFRecordSurveyTest, damage_is_listed_with_its_place_and_all_else_is_visit
   file[750] ^= 1;   // a payload
   file[2000] ^= 1;  // a length
   file.resize(file.size() - 1);
-  const TFRecordSurvey found = survey();
+  const FileSurvey found = survey();
   EXPECT_EQ(visited.size(), 97u);
   EXPECT_EQ(found.lost_places, 3u);
   EXPECT_EQ(found.lost_bytes, 299u);
@@ -71,7 +71,7 @@ TEST_F(TFRecordSurveyTest, damage_is_listed_with_its_place_and_all_else_is_visit
 
 TEST_F(TFRecordSurveyTest, an_empty_file_has_nothing) {
   write("file", {});
-  const TFRecordSurvey found = survey();
+  const FileSurvey found = survey();
   EXPECT_EQ(found.records + found.lost_places + found.file_bytes, 0u);
 }
 
@@ -91,7 +91,7 @@ TEST_F(TFRecordSurveyTest, of_a_compressed_file_is_of_what_was_inflated) {
   for (Compression compression : {Compression::kGzip, Compression::kZlib}) {
     const uint64_t size = ((*files)["file"] = compressed(bytes, compression)).size();
     Progress progress;
-    const TFRecordSurvey found = survey(&progress);
+    const FileSurvey found = survey(&progress);
     EXPECT_EQ(found.compression, compression);
     EXPECT_EQ(found.file_bytes, size);
     EXPECT_EQ(visited.size(), 97u);

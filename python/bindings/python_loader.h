@@ -35,10 +35,10 @@ PyObject* end_marker();
 //
 // Threads: next() and calls that move the position hold `consuming_` (taken without the GIL).
 // close() may be called from any thread at any time, also during next().
-class Core : private Consumer::Policy {
+class PythonLoader : private Consumer::Policy {
  public:
-  explicit Core(nanobind::dict settings);
-  ~Core() override;
+  explicit PythonLoader(nanobind::dict settings);
+  ~PythonLoader() override;
 
   uint64_t begin_iteration() { return consumer_->begin_iteration(); }
   bool is_current(uint64_t serial) const { return consumer_->is_current(serial); }
@@ -68,7 +68,7 @@ class Core : private Consumer::Policy {
   void set_length(uint64_t length, uint64_t version);
   bool closed() const { return ring().closed(); }
   void close(double grace);
-  // Keep the Core until then: LoaderWorkers::ended().
+  // Keep the PythonLoader until then: LoaderWorkers::ended().
   bool ended() const { return workers_->ended(); }
   // Releases results that were not taken. After close(), when Python's threads have ended, too.
   void drain();

@@ -1,4 +1,4 @@
-"""A Dataset for several devices."""
+"""A Dataset for several consumers: parts of a batch, and feeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gc
 import itertools
 import json
 import re
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -156,22 +155,6 @@ def test_a_failure_is_raised_by_its_owner_and_ends_the_pass_for_all(mode):
         again = [threads.submit(list, feed) for feed in feeds]
         assert type(again[1].exception()) is ValueError, "the next pass"
         assert feeds.state()["plan"]["epoch"] == 1
-
-
-def test_closing_all_ends_who_waits():
-    feeds = Dataset.range(1000).batch(2).feeds(2, workers=1, max_queue_size=1)
-    ahead = threading.Event()
-
-    def run():
-        for number, _ in enumerate(feeds[0]):
-            if number == 1:
-                ahead.set()
-
-    with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(run)
-        ahead.wait()
-        feeds.close()
-        assert type(waits.exception()) is penstock.Closed
 
 
 def test_patience_says_who_is_waited_for_and_how_long():

@@ -1,4 +1,4 @@
-#include "core.h"
+#include "python_loader.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -51,7 +51,7 @@ EngineSettings engine_settings_of(const nb::dict& s) {
 
 }  // namespace
 
-Core::Core(nb::dict s) : settings_(sample_settings_of(s)), owner_(getpid()) {
+PythonLoader::PythonLoader(nb::dict s) : settings_(sample_settings_of(s)), owner_(getpid()) {
   const auto& built = nb::cast<const BuiltPlan&>(s["plan"]);
   const bool python = built.count != nullptr;
   count_ = built.count;
@@ -67,8 +67,8 @@ Core::Core(nb::dict s) : settings_(sample_settings_of(s)), owner_(getpid()) {
     };
   } else if (settings_.source == SampleSettings::Source::kStream) {
     describer = [&](Allocator&) {
-      return std::make_unique<StreamTickets>(settings_.streams, built.plan->max_rows(),
-                                             settings.workers);
+      return std::make_unique<RoundRobinTickets>(settings_.streams, built.plan->max_rows(),
+                                                 settings.workers);
     };
   }
   auto transport = [this](TicketEngine& engine) -> std::unique_ptr<PlanEngine::Transport> {
@@ -95,7 +95,7 @@ Core::Core(nb::dict s) : settings_(sample_settings_of(s)), owner_(getpid()) {
   workers_.emplace(*engine_, settings_);
 }
 
-Core::~Core() {
+PythonLoader::~PythonLoader() {
   const bool ours = getpid() == owner_;
   if (ours) close(0);
   if (ours && ended()) {
@@ -111,7 +111,7 @@ Core::~Core() {
   (void)engine_.release();
 }
 
-void Core::close(double grace) {
+void PythonLoader::close(double grace) {
   if (getpid() != owner_) return;
   {
     WithoutGil unlocked;
@@ -125,8 +125,8 @@ void Core::close(double grace) {
   }
 }
 
-void Core::drain() {
-  // If a thread is in next(), ~Core does it.
+void PythonLoader::drain() {
+  // If a thread is in next(), ~PythonLoader does it.
   if (getpid() != owner_ || !consuming_.try_lock()) return;
   engine_->release();
   scheduler().drain();
@@ -134,14 +134,14 @@ void Core::drain() {
   consuming_.unlock();
 }
 
-void Core::check_ours() {
+void PythonLoader::check_ours() {
   if (engine_->inherited()) {
     throw Error(Code::kClosed, "Loader",
                 "it belongs to the process that made it; make another one in this process");
   }
 }
 
-void Core::check_open() {
+void PythonLoader::check_open() {
   check_ours();
   if (!closed()) return;
   // Not kept: its traceback refers to the loader, a cycle that the collector cannot see.
@@ -150,18 +150,18 @@ void Core::check_open() {
   throw Error(Code::kClosed, "Loader", "the loader was closed");
 }
 
-void Core::set_fatal(nb::object exception) {
+void PythonLoader::set_fatal(nb::object exception) {
   if (!fatal_.is_valid()) fatal_ = std::move(exception);
   ring().close();
 }
 
-void Core::set_inline(const LoaderWorkers::Source& source) {
+void PythonLoader::set_inline(const LoaderWorkers::Source& source) {
   consumer_->work_in_line(workers_->in_line(source));
 }
 
 // ---- the consumer
 
-void Core::settle() {
+void PythonLoader::settle() {
   ConsumerLock lock = consume();
   for (;;) {
     check_open();
@@ -173,14 +173,14 @@ void Core::settle() {
   }
 }
 
-nb::object Core::next(uint64_t serial) {
+nb::object PythonLoader::next(uint64_t serial) {
   ConsumerLock lock = consume();
   check_open();
   if (consumer_->check_iteration(serial) && consumer_->next()) return std::move(batch_);
   return nb::borrow(end_marker());
 }
 
-void Core::leave_round() {
+void PythonLoader::leave_round() {
   if (listed_ != nullptr) {
     if (Owned error = listed_->take_error()) raise_exception(nb::steal(error.release()));
   }
@@ -191,7 +191,7 @@ void Core::leave_round() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-void Core::wait() {
+void PythonLoader::wait() {
   {
     WithoutGil unlocked;
     scheduler().wait(kSignalCheckNs);
@@ -201,9 +201,9 @@ void Core::wait() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-void Core::hand_out(const PlanOutput::Item& item) { batch_ = objects_->object_of(item); }
+void PythonLoader::hand_out(const PlanOutput::Item& item) { batch_ = objects_->object_of(item); }
 
-bool Core::take() {
+bool PythonLoader::take() {
   if (!batches_) return consumer_->hand_out(engine_->take());
   batch_ = batches_->take();
   return batch_.is_valid();
@@ -211,46 +211,46 @@ bool Core::take() {
 
 // ---- place
 
-void Core::begin_epoch(uint64_t epoch) {
+void PythonLoader::begin_epoch(uint64_t epoch) {
   ConsumerLock lock = consume();
   check_open();
   consumer_->enter_round(epoch);
 }
 
-void Core::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead) {
+void PythonLoader::seek(uint64_t epoch, uint64_t base, uint64_t step, std::vector<uint64_t> ahead) {
   ConsumerLock lock = consume();
   check_open();
   consumer_->seek({epoch, base, step}, {ahead.begin(), ahead.end()});
 }
 
-nb::tuple Core::position() {
+nb::tuple PythonLoader::position() {
   const Position at = engine_->position();
   return nb::make_tuple(at.epoch, at.base, at.step);
 }
 
-std::vector<uint64_t> Core::ahead() {
+std::vector<uint64_t> PythonLoader::ahead() {
   return {scheduler().ahead().begin(), scheduler().ahead().end()};
 }
 
-void Core::set_length(uint64_t length, uint64_t version) {
+void PythonLoader::set_length(uint64_t length, uint64_t version) {
   ConsumerLock lock = consume();
   settings_.order.length = length;
   count_->store(length, std::memory_order_release);
   engine_->length_changed(version);
 }
 
-bool Core::holds() {
+bool PythonLoader::holds() {
   ConsumerLock lock = consume();
   return engine_->holds();
 }
 
-uint64_t Core::begin_pass(bool resumed) {
+uint64_t PythonLoader::begin_pass(bool resumed) {
   ConsumerLock lock = consume();
   check_open();
   return consumer_->begin_pass(resumed);
 }
 
-void Core::restore(const std::string& state) {
+void PythonLoader::restore(const std::string& state) {
   ConsumerLock lock = consume();
   check_open();
   consumer_->restore(LoaderState::from_json(state));
@@ -260,73 +260,73 @@ void Core::restore(const std::string& state) {
 
 namespace {
 
-// A method of the Core's workers, as one of the Core.
+// A method of the PythonLoader's workers, as one of the PythonLoader.
 template <class Result, class... Arguments>
 auto of_workers(Result (LoaderWorkers::*method)(Arguments...)) {
-  return [method](Core& core, Arguments... arguments) -> Result {
-    return (core.workers().*method)(std::forward<Arguments>(arguments)...);
+  return [method](PythonLoader& loader, Arguments... arguments) -> Result {
+    return (loader.workers().*method)(std::forward<Arguments>(arguments)...);
   };
 }
 
 }  // namespace
 
-void bind_core(nb::module_& m) {
+void bind_python_loader(nb::module_& m) {
   m.attr("END") = nb::borrow(end_marker());
   m.attr("MAX_WORKERS") = kMaxWorkers;
   m.def("thread_places", &ThreadPlaces::needed, nb::arg("workers"));
-  nb::class_<Core>(m, "Core", "One Loader's engine. Internal: use penstock.Loader.")
+  nb::class_<PythonLoader>(m, "PythonLoader", "One Loader's engine. Internal: use penstock.Loader.")
       .def(nb::init<nb::dict>())
-      .def("next", &Core::next)
-      .def("begin_epoch", &Core::begin_epoch)
-      .def("seek", &Core::seek)
-      .def("position", &Core::position)
-      .def("ahead", &Core::ahead)
-      .def("failed", &Core::failed)
-      .def("steps", &Core::steps)
-      .def("set_length", &Core::set_length)
-      .def("closed", &Core::closed)
-      .def("close", &Core::close)
-      .def("ended", &Core::ended)
-      .def("drain", &Core::drain)
-      .def("settle", &Core::settle)
-      .def("begin_iteration", &Core::begin_iteration)
-      .def("is_current", &Core::is_current)
-      .def("check_open", &Core::check_open)
-      .def("begin_pass", &Core::begin_pass)
-      .def("holds", &Core::holds)
-      .def("state", [](const Core& core) { return core.state().to_json(); })
-      .def("check_state", &Core::check_state)
-      .def("restore", &Core::restore)
-      .def("ring_fd", &Core::ring_fd)
-      .def("arena_fd", &Core::arena_fd)
-      .def("set_fatal", &Core::set_fatal)
-      .def("ready", &Core::ready)
+      .def("next", &PythonLoader::next)
+      .def("begin_epoch", &PythonLoader::begin_epoch)
+      .def("seek", &PythonLoader::seek)
+      .def("position", &PythonLoader::position)
+      .def("ahead", &PythonLoader::ahead)
+      .def("failed", &PythonLoader::failed)
+      .def("steps", &PythonLoader::steps)
+      .def("set_length", &PythonLoader::set_length)
+      .def("closed", &PythonLoader::closed)
+      .def("close", &PythonLoader::close)
+      .def("ended", &PythonLoader::ended)
+      .def("drain", &PythonLoader::drain)
+      .def("settle", &PythonLoader::settle)
+      .def("begin_iteration", &PythonLoader::begin_iteration)
+      .def("is_current", &PythonLoader::is_current)
+      .def("check_open", &PythonLoader::check_open)
+      .def("begin_pass", &PythonLoader::begin_pass)
+      .def("holds", &PythonLoader::holds)
+      .def("state", [](const PythonLoader& loader) { return loader.state().to_json(); })
+      .def("check_state", &PythonLoader::check_state)
+      .def("restore", &PythonLoader::restore)
+      .def("ring_fd", &PythonLoader::ring_fd)
+      .def("arena_fd", &PythonLoader::arena_fd)
+      .def("set_fatal", &PythonLoader::set_fatal)
+      .def("ready", &PythonLoader::ready)
       .def(
           "set_inline",
-          [](Core& core, nb::object source, nb::object collate, nb::object update) {
-            core.set_inline({std::move(source), std::move(collate), std::move(update)});
+          [](PythonLoader& loader, nb::object source, nb::object collate, nb::object update) {
+            loader.set_inline({std::move(source), std::move(collate), std::move(update)});
           },
           nb::arg("source"), nb::arg("collate").none(), nb::arg("update"))
       .def(
           "run_thread",
-          [](Core& core, uint32_t worker, nb::object source, nb::object collate,
+          [](PythonLoader& loader, uint32_t worker, nb::object source, nb::object collate,
              nb::object update) {
-            core.workers().run_thread(worker,
-                                      {std::move(source), std::move(collate), std::move(update)});
+            loader.workers().run_thread(worker,
+                                        {std::move(source), std::move(collate), std::move(update)});
           },
           nb::arg("worker"), nb::arg("source"), nb::arg("collate").none(), nb::arg("update"))
       .def("start_plan",
-           [](Core& core, uint32_t threads) {
+           [](PythonLoader& loader, uint32_t threads) {
              if (threads == 0) {
-               core.start_plan_inline();
+               loader.start_plan_inline();
              } else {
-               core.workers().start_plan(threads);
+               loader.workers().start_plan(threads);
              }
            })
       .def("run_plan_thread", of_workers(&LoaderWorkers::run_plan_thread), nb::arg("worker"),
            nb::arg("functions"))
       .def("start_stream_reader", of_workers(&LoaderWorkers::start_stream_reader))
-      .def("run_stream_reader", &Core::run_stream_reader, nb::call_guard<WithoutGil>())
+      .def("run_stream_reader", &PythonLoader::run_stream_reader, nb::call_guard<WithoutGil>())
       .def("count_restart", of_workers(&LoaderWorkers::count_restart))
       .def("take_place", of_workers(&LoaderWorkers::take_place))
       .def("give_back_place", of_workers(&LoaderWorkers::give_back_place))
@@ -342,16 +342,17 @@ void bind_core(nb::module_& m) {
            nb::arg("charged"), nb::arg("call"))
       .def("retire_remote", of_workers(&LoaderWorkers::retire_remote))
       .def("cut_remote", of_workers(&LoaderWorkers::cut_remote))
-      .def("stats", [](Core& core) { return core.statistics().stats(); })
-      .def(
-          "report_html",
-          [](Core& core, nb::dict about) { return report_html(core.statistics().snapshot(about)); })
-      .def("chrome_trace",
-           [](Core& core, nb::dict about) {
-             return chrome_trace(core.statistics().snapshot(about));
+      .def("stats", [](PythonLoader& loader) { return loader.statistics().stats(); })
+      .def("report_html",
+           [](PythonLoader& loader, nb::dict about) {
+             return report_html(loader.statistics().snapshot(about));
            })
-      .def("analysis", [](Core& core, nb::dict about) {
-        return dict_of(analyse(core.statistics().snapshot(about)));
+      .def("chrome_trace",
+           [](PythonLoader& loader, nb::dict about) {
+             return chrome_trace(loader.statistics().snapshot(about));
+           })
+      .def("analysis", [](PythonLoader& loader, nb::dict about) {
+        return dict_of(analyse(loader.statistics().snapshot(about)));
       });
 }
 
