@@ -120,7 +120,7 @@ def test_samples_of_all_types_are_trees():
         first, last = batches
     assert type(first["point"]) is data.Point
     assert first["point"].x.tolist() == [0, 1, 2, 3]
-    assert first["point"].y.dtype == "int32"  # jax has no int64 unless told
+    assert first["point"].y.dtype == "int32"  # jax has no int64 by default
     assert first["list"][0].dtype == "float32"
     assert first["list"][1] == [f"name {i}" for i in range(4)]
     assert first["half"].dtype == "float16"

@@ -229,7 +229,7 @@ def write_rows(rows: Rows, outputs: list[str]) -> tuple[int, Said]:
 
 
 def _fed(dataset: Dataset, skip: bool, said: Said) -> Iterator[Row]:
-    """The rows of a Dataset, without lost ones if `skip`; these are told in `said`."""
+    """The rows of a Dataset, without lost ones if `skip`; these are counted in `said`."""
     with dataset.build(on_error="skip" if skip else "raise") as feed:
         yield from feed
         lost = feed.stats()["losses"]

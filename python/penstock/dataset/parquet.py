@@ -88,7 +88,7 @@ def _read(path: str, stamp: Stamp | None, read: Callable[[str, Stamp], Any]) -> 
         local, identity = local_copy(path, wanted)
         try:
             return read(local, Stamp(*identity))
-        except FileNotFoundError:  # removed to make room for other copies
+        except FileNotFoundError:  # removed to free space for other copies
             if attempt == _ATTEMPTS - 1:
                 raise
 

@@ -34,7 +34,7 @@ class RelayCopy:
         while True:
             try:
                 self._receiver.receive(_WAIT)
-            except Error:  # the sender is told, or connects again
+            except Error:  # the sender gets the error, or connects again
                 time.sleep(0.01)
 
 
@@ -52,7 +52,7 @@ class ChannelCopy:
         while True:
             try:
                 self._sender.answer(_WAIT)
-            except Error:  # the receiver is told, or connects again
+            except Error:  # the receiver gets the error, or connects again
                 time.sleep(0.01)
 
 
