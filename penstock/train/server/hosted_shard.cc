@@ -141,7 +141,8 @@ HostedShard::Attended HostedShard::attend(const Assignment& seen, const Other& o
       why_not_ = "it has not begun";
       return Attended::kWaits;
     }
-    if (seen.leader == id_) {  // a former call could not listen at its addresses
+    if (seen.leader == id_) {  // a former call made the assignment, and failed after that
+      if (!replicas_) return serve_after(seen);
       serve();
       return Attended::kLeads;
     }

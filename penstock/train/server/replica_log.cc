@@ -125,7 +125,7 @@ void ReplicaLog::wait_sent() {
 // REQUIRED: mutex_ is held.
 void ReplicaLog::go_alone() {
   try {
-    if (assignment_.follower == 0 || make_assignment(0)) state_ = State::kAlone;
+    if ((assignment_.follower == 0 && !in_doubt_) || make_assignment(0)) state_ = State::kAlone;
   } catch (const Error&) {  // the folder may come back
     alone_ns_ = after(kRetryS);
   }
@@ -134,6 +134,7 @@ void ReplicaLog::go_alone() {
 
 // False: fenced. REQUIRED: mutex_ is held.
 bool ReplicaLog::make_assignment(uint64_t follower) {
+  in_doubt_ = true;
   for (;;) {
     Assignment next = assignment_;
     ++next.epoch;
@@ -141,6 +142,7 @@ bool ReplicaLog::make_assignment(uint64_t follower) {
     if (assign(folder_, role_, next)) {
       assignment_ = next;
       epoch_.store(next.epoch);
+      in_doubt_ = false;
       return true;
     }
     const Assignment newest = newest_assignment(folder_, role_);
@@ -308,9 +310,11 @@ void ReplicaLog::acknowledge(uint64_t number, uint64_t follower) {
   }
   acked_ = number;
   if (!following_) {  // the first: it has the state
+    // Waits from now on: if an error hides that the assignment was made, the follower may lead.
+    state_ = State::kWaiting;
+    alone_ns_ = after(options_.timeout_s);
     if (!make_assignment(follower)) check_open();
     following_ = true;
-    state_ = State::kWaiting;
   }
   changed_.notify_all();
 }

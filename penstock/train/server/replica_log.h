@@ -81,9 +81,10 @@ void check(const ReplicaOptions& options);
 // |   |   | makes an assignment without follower: alone |
 // | alone | are acknowledged | a process follows: copying |
 // | copying: it is sent the state, then the changes since | wait | it has the state, and the leader
-// | |   |   | makes an assignment with it: following; it is lost: waiting or alone, as before | |
-// following | wait until it has them | it is lost: waiting | | fenced: another process made the
-// assignment | fail, kClosed | none |
+// |   |   | makes an assignment with it: following; that fails: waiting; it is lost: waiting or
+// |   |   | alone, as before |
+// | following | wait until it has them | it is lost: waiting |
+// | fenced: another process made the assignment | fail, kClosed | none |
 //
 // Threads: any. add() is called in the order of the changes, by one thread at a time.
 class ReplicaLog {
@@ -138,6 +139,7 @@ class ReplicaLog {
   bool stopping_ = false;   // that call ends: no more messages
   bool attached_ = false;   // changes are kept for the follower
   bool following_ = false;  // the follower has all that is acknowledged, and is in the assignment
+  bool in_doubt_ = false;   // an assignment failed, and may have been made nevertheless
   uint64_t last_ = 0;       // numbers of the last change; of the last that was sent;
   uint64_t sent_ = 0;       // that the follower has
   uint64_t acked_ = 0;

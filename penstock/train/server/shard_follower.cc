@@ -10,8 +10,8 @@ namespace penstock::train {
 namespace {
 
 constexpr const char* kFollow = "ParameterServer";
-constexpr double kConnectS = 5;
-constexpr double kStateS = 600;  // until the leader has copied its state
+constexpr double kReachLeaderS = 5;
+constexpr double kStateS = 60;  // until the leader has copied its state
 
 Error damaged_entry(const std::string& why) {
   return Error(Code::kDataLoss, kFollow, "a change from the leader: " + why);
@@ -44,7 +44,7 @@ std::shared_ptr<net::Connection> ShardFollower::connect(const std::string& addre
   net::ConnectOptions options;
   options.secret = options_.secret;
   options.encrypt = options_.encrypt;
-  options.timeout_s = kConnectS;
+  options.timeout_s = kReachLeaderS;
   options.stall_timeout_s = options_.silence_s;
   options.while_waiting = [this, check] {
     const std::lock_guard lock(mutex_);

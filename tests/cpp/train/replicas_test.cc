@@ -221,6 +221,60 @@ TEST(ReplicasTest, without_a_replacement_the_leader_goes_on_alone_after_the_time
   EXPECT_EQ(places.count(*client), 12);
 }
 
+// An error of the folder may hide that the assignment was made: then the follower may lead.
+TEST(ReplicasTest, while_an_assignment_is_in_doubt_pushes_wait) {
+  Places places({.replica = {.timeout_s = 0.2, .silence_s = 2}});
+  places.pause(1, true);
+  places.replace(1);
+  const auto client = places.connect();
+  const auto other = places.connect(20, 6);
+  client->push(places.ones());
+  const auto leader = places.at(0);
+  EXPECT_EQ(leader->replicas(), 1u);
+  // The change of a push is held, so the state for the follower is copied after the folder is lost.
+  leader->hold(1);
+  std::thread holding([&] { client->push(places.ones()); });
+  places.pause(1, false);
+  wait_until([&] { return places.at(1)->why_not() == "it follows"; });
+  std::this_thread::sleep_for(100ms);
+  const std::string away = places.folder() + "-away";
+  std::filesystem::rename(places.folder(), away);
+  leader->set_saved(1, "");
+  std::this_thread::sleep_for(200ms);
+  std::atomic<bool> acknowledged{false};
+  std::thread pushing([&] {
+    other->push(places.ones());
+    acknowledged.store(true);
+  });
+  std::this_thread::sleep_for(300ms);
+  EXPECT_FALSE(acknowledged.load());
+  std::filesystem::rename(away, places.folder());
+  holding.join();
+  pushing.join();
+  places.wait_complete();
+  EXPECT_EQ(places.count(*client), 3);
+}
+
+TEST(ReplicasTest, a_process_whose_assignment_was_made_by_a_call_that_failed_waits_for_a_follower) {
+  const std::string folder = ::testing::TempDir() + "/assigned-" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  HostedShard shard(Layout{{"w", {8}}}, Optimizer::sgd(1.0),
+                    {.server = 7,
+                     .listen = {testing::kTcp},
+                     .secret = kReplicaSecret,
+                     .snapshots = folder,
+                     .replicas = 2,
+                     .replica = kPatient});
+  ASSERT_TRUE(assign(folder, shard_role(0), {.epoch = 1, .server = 7, .leader = shard.id()}));
+  EXPECT_EQ(shard.attend(shard.assignment(), {}), HostedShard::Attended::kLeads);
+  EXPECT_EQ(shard.assignment().leader, shard.id());
+  message_of(Code::kTimeout, [&] {
+    ParameterClient(shard.addresses(), ClientOptions{.secret = kReplicaSecret, .retry_s = 0.3});
+  });
+  shard.close();
+  std::filesystem::remove_all(folder);
+}
+
 TEST(ReplicasTest, both_in_turn_are_lost_and_nothing_else) {
   Places places({.optimizer = Optimizer::momentum(1.0, 0.0, {})});
   const auto client = places.connect();
