@@ -177,11 +177,14 @@ HostedShard::Attended HostedShard::attend(const Assignment& seen, const Other& o
     why_not_ = "it follows";
   }
   const std::string lost = follower->run(other.address);
+  {
+    const std::lock_guard lock(mutex_);
+    why_not_ = lost;
+    follower->resume();
+    leader_ = 0;
+  }
   const Assignment now = assignment();
   const std::lock_guard lock(mutex_);
-  why_not_ = lost;
-  follower->resume();
-  leader_ = 0;
   if (closed_) throw Error(Code::kClosed, "ParameterServer", "this shard was closed");
   if (now.server != options_.server || now.follower != id_ || !follower->has_state()) {
     return Attended::kWaits;

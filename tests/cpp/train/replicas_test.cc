@@ -6,10 +6,12 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <limits>
 #include <mutex>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "penstock/train/server/hosted_shard.h"
 #include "tests/cpp/train/refusals.h"
@@ -231,16 +233,20 @@ TEST(ReplicasTest, while_an_assignment_is_in_doubt_pushes_wait) {
   client->push(places.ones());
   const auto leader = places.at(0);
   EXPECT_EQ(leader->replicas(), 1u);
-  // The change of a push is held, so the state for the follower is copied after the folder is lost.
+  // A snapshot holds a push, which locks the shard, so its state is copied after the folder is lost.
   leader->hold(1);
   std::thread holding([&] { client->push(places.ones()); });
+  std::vector<std::future<void>> asked;
+  wait_until([&] {
+    asked.push_back(std::async(std::launch::async, [&] { leader->stats(); }));
+    return asked.back().wait_for(100ms) == std::future_status::timeout;
+  });
   places.pause(1, false);
   wait_until([&] { return places.at(1)->why_not() == "it follows"; });
-  std::this_thread::sleep_for(100ms);
   const std::string away = places.folder() + "-away";
   std::filesystem::rename(places.folder(), away);
   leader->set_saved(1, "");
-  std::this_thread::sleep_for(200ms);
+  wait_until([&] { return places.at(1)->why_not() != "it follows"; });
   std::atomic<bool> acknowledged{false};
   std::thread pushing([&] {
     other->push(places.ones());
