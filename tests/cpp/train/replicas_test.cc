@@ -233,7 +233,8 @@ TEST(ReplicasTest, while_an_assignment_is_in_doubt_pushes_wait) {
   client->push(places.ones());
   const auto leader = places.at(0);
   EXPECT_EQ(leader->replicas(), 1u);
-  // A snapshot holds a push, which locks the shard, so its state is copied after the folder is lost.
+  // A snapshot holds a push, which locks the shard, so its state is copied after the folder is
+  // lost.
   leader->hold(1);
   std::thread holding([&] { client->push(places.ones()); });
   std::vector<std::future<void>> asked;
