@@ -14,7 +14,6 @@ from .. import _engine
 from ..errors import Error
 from .metrics import SECONDS, Gauges
 
-NAMESPACE = "penstock"
 # Seconds: between two looks at the cluster's nodes; for one wait; between two attempts to connect.
 _NODES, _WAIT, _PAUSE = 1.0, 0.5, 0.5
 _START, _ATTACH = 60.0, 10.0  # seconds: for a copy's actor; for the learner's first version
