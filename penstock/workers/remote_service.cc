@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <optional>
@@ -88,8 +89,7 @@ void RemoteService::serve(TicketRunner& runner) {
     try {
       message = connection_->receive(kForEver);
       if (!message) return;
-      body.resize(message->body_bytes);
-      connection_->receive_body(body);
+      receive_body(message->body_bytes, body);
     } catch (const Error& error) {
       if (error.code() == Code::kClosed || error.code() == Code::kTimeout) return;
       throw;
@@ -101,6 +101,16 @@ void RemoteService::serve(TicketRunner& runner) {
       if (error.code() == Code::kClosed || error.code() == Code::kTimeout) return;
       throw;
     }
+  }
+}
+
+// In pieces: memory grows with the bytes that have arrived, and not with those that are announced.
+void RemoteService::receive_body(uint64_t bytes, std::vector<std::byte>& into) {
+  into.clear();
+  while (into.size() < bytes) {
+    const size_t at = into.size();
+    into.resize(at + std::min<uint64_t>(bytes - at, kPieceBytes));
+    connection_->receive_body(std::span(into).subspan(at));
   }
 }
 

@@ -58,6 +58,9 @@ class RemoteService {
   void serve(TicketRunner& runner);
 
  private:
+  static constexpr size_t kPieceBytes = size_t{16} << 20;
+
+  void receive_body(uint64_t bytes, std::vector<std::byte>& into);
   void run(const RemoteTicket& ticket, std::span<const std::byte> body, TicketRunner& runner);
   void post(const RemoteTicket& ticket, std::span<const std::byte> input);
   void send_result(const BatchEntry& entry, const Task& task, RemoteResult result);

@@ -39,6 +39,9 @@ using Id = std::pair<uint64_t, uint64_t>;  // epoch, generation
 // Bytes, CRC-32C, version, epoch of the shard.
 using Part = std::tuple<uint64_t, uint32_t, uint64_t, uint64_t>;
 
+// Epoch, server, leader, follower.
+using Assigned = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>;
+
 SnapshotFolder::Id id_of(const Id& id) { return {.epoch = id.first, .generation = id.second}; }
 Id id_of(const SnapshotFolder::Id& id) { return {id.epoch, id.generation}; }
 
@@ -59,7 +62,7 @@ void bind_train_hosted(nb::module_& m) {
           [](HostedShard* made, const nb::list& blocks, const Optimizer& optimizer, size_t shards,
              size_t shard, uint64_t server, const ServerMode& mode, std::vector<std::string> listen,
              std::string secret, std::optional<bool> encrypt,
-             const std::filesystem::path& snapshots) {
+             const std::filesystem::path& snapshots, uint32_t replicas, double replica_timeout) {
             train::Layout layout = layout_of(blocks);
             const WithoutGil unlocked;
             new (made) HostedShard(std::move(layout), optimizer,
@@ -70,11 +73,42 @@ void bind_train_hosted(nb::module_& m) {
                                     .listen = std::move(listen),
                                     .secret = std::move(secret),
                                     .encrypt = encrypt,
-                                    .snapshots = snapshots});
+                                    .snapshots = snapshots,
+                                    .replicas = replicas,
+                                    .replica = {.timeout_s = replica_timeout}});
           },
           nb::arg("blocks"), nb::arg("optimizer"), nb::arg("shards"), nb::arg("shard"),
           nb::arg("server"), nb::arg("mode"), nb::arg("listen"), nb::arg("secret"),
-          nb::arg("encrypt").none(), nb::arg("snapshots"))
+          nb::arg("encrypt").none(), nb::arg("snapshots"), nb::arg("replicas"),
+          nb::arg("replica_timeout"))
+      .def_prop_ro("id", &HostedShard::id)
+      .def_prop_ro("replicas", &HostedShard::replicas)
+      .def_prop_ro("why_not", &HostedShard::why_not)
+      .def("assignment",
+           [](const HostedShard& self) {
+             train::Assignment found;
+             {
+               const WithoutGil unlocked;
+               found = self.assignment();
+             }
+             return Assigned{found.epoch, found.server, found.leader, found.follower};
+           })
+      .def(
+          "attend",
+          [](HostedShard& self, const Assigned& seen, uint64_t other, std::string address) {
+            const auto [epoch, server, leader, follower] = seen;
+            switch (self.attend({epoch, server, leader, follower}, {other, std::move(address)})) {
+              case HostedShard::Attended::kLeads:
+                return "leads";
+              case HostedShard::Attended::kOtherFollows:
+                return "other follows";
+              case HostedShard::Attended::kWaits:
+                break;
+            }
+            return "waits";
+          },
+          nb::arg("seen"), nb::arg("other"), nb::arg("address"), Unlocked())
+      .def("lose_leader", &HostedShard::lose_leader, nb::arg("leader"), Unlocked())
       .def_prop_ro("epoch", &HostedShard::epoch)
       .def_prop_ro("addresses", &HostedShard::addresses)
       .def_prop_ro("damaged_snapshots", &HostedShard::damaged_snapshots)

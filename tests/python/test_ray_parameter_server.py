@@ -270,6 +270,8 @@ def test_a_shard_that_wakes_up_after_it_was_replaced_refuses_to_serve(server: An
             plan.secret,
             False,
             plan.snapshots,
+            plan.replicas,
+            plan.replica_timeout,
         )
         assert successor.restore(None)
         assert json.loads(successor.stats())["version"] == 3

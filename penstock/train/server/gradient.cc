@@ -109,6 +109,23 @@ size_t Gradient::take_runs(std::span<const std::byte> bytes) {
   return sizeof count + count * sizeof(Run);
 }
 
+std::vector<std::byte> Gradient::runs() const {
+  if (whole()) return {};
+  const uint64_t count = pieces_.size();
+  std::vector<std::byte> bytes(sizeof count + count * sizeof(Run));
+  std::memcpy(bytes.data(), &count, sizeof count);
+  for (size_t i = 0; i < count; ++i) {
+    const Run run{static_cast<uint32_t>(pieces_[i].begin),
+                  static_cast<uint32_t>(pieces_[i].end - pieces_[i].begin)};
+    std::memcpy(bytes.data() + sizeof count + i * sizeof run, &run, sizeof run);
+  }
+  return bytes;
+}
+
+std::span<const std::byte> Gradient::values() const {
+  return whole() ? bytes_ : bytes_.first(carried() * sizeof(float));
+}
+
 std::span<const float> Gradient::at_pieces(size_t begin, size_t n, std::span<float> into) const {
   const auto* values = reinterpret_cast<const float*>(bytes_.data());
   // The first piece that ends after `begin`.

@@ -50,6 +50,12 @@ class Gradient {
   // outside all pieces are zero.
   std::span<const float> at(size_t begin, size_t n, std::span<float> scratch) const;
 
+  // The same gradient for another process: runs(), then values(). runs() is empty unless the
+  // encoding is kRuns.
+  Encoding encoding() const { return encoding_; }
+  std::vector<std::byte> runs() const;
+  std::span<const std::byte> values() const;
+
   // Bytes of `count` floats; for kTopK, of `count` pairs; for kRuns, the maximum for `count`
   // floats.
   static size_t bytes_of(Encoding encoding, size_t count);

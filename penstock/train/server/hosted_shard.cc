@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <utility>
 
 #include "penstock/base/clock.h"
@@ -22,7 +23,19 @@ Error refuse_shard(const std::string& why) {
 Range range_of(const Layout& layout, const HostedShardOptions& options) {
   if (options.shard >= options.shards) throw refuse_shard("no such shard");
   if (options.server == 0) throw refuse_shard("a server's id must not be 0");
+  if (options.replicas < 1 || options.replicas > 2) throw refuse_shard("replicas is 1 or 2");
+  if (options.replicas == 2 && options.snapshots.empty()) {
+    throw refuse_shard(
+        "replicas=2 needs a folder for snapshots, which all hosts see: it says which replica "
+        "leads");
+  }
+  check(options.replica);
   return partition(layout, options.shards)[options.shard];
+}
+
+uint64_t random_id() {
+  std::random_device device;
+  return (uint64_t{device()} << 32 | device()) | 1;
 }
 
 }  // namespace
@@ -33,7 +46,8 @@ HostedShard::HostedShard(Layout layout, const Optimizer& optimizer, HostedShardO
       optimizer_(optimizer),
       options_(std::move(options)),
       range_(range_of(layout_, options_)),
-      epoch_(options_.snapshots.empty()
+      id_(random_id()),
+      epoch_(options_.snapshots.empty() || options_.replicas == 2
                  ? 0
                  : claim_epoch(options_.snapshots, shard_role(options_.shard))),
       memory_(ShardMemory::make({.floats = range_.size(),
@@ -46,8 +60,8 @@ HostedShard::~HostedShard() { close(); }
 
 void HostedShard::serve() {
   service_ = std::make_unique<ShardService>(
-      shard_, ShardPlace{layout_, range_, memory_->record().server, epoch_}, options_.mode,
-      options_.listen, options_.secret, options_.encrypt);
+      shard_, ShardPlace{layout_, range_, memory_->record().server, epoch_, replicas_},
+      options_.mode, options_.listen, options_.secret, options_.encrypt);
 }
 
 void HostedShard::begin(std::span<const float> weights, uint64_t version) {
@@ -59,11 +73,20 @@ void HostedShard::begin(std::span<const float> weights, uint64_t version) {
     next.version = version;
     next.server = options_.server;
   });
+  lead_anew();
   serve();
 }
 
 bool HostedShard::restore(std::optional<SnapshotFolder::Id> id) {
   const std::lock_guard lock(mutex_);
+  if (!restore_state(id)) return false;
+  lead_anew();
+  serve();
+  return true;
+}
+
+// REQUIRED: mutex_ is held.
+bool HostedShard::restore_state(std::optional<SnapshotFolder::Id> id) {
   if (service_ || closed_) throw refuse_shard("this shard has begun");
   SnapshotFolder folder(options_.snapshots, partition(layout_, options_.shards), optimizer_,
                         layout_, nullptr, 0);
@@ -73,10 +96,123 @@ bool HostedShard::restore(std::optional<SnapshotFolder::Id> id) {
     return false;
   }
   damaged_ = folder.damaged();
-  shard_->restore(folder.load(options_.shard));
+  memory_->load(folder.load(options_.shard));
+  shard_ = std::make_shared<Shard>(memory_, optimizer_, options_.mode);
   memory_->set_saved({memory_->record().version, memory_->commits()});
-  serve();
   return true;
+}
+
+// ---- two replicas -------------------------------------------------------------------------------
+
+uint64_t HostedShard::epoch() const {
+  const std::lock_guard lock(mutex_);
+  return replicas_ ? replicas_->epoch() : epoch_;
+}
+
+Assignment HostedShard::assignment() const {
+  return newest_assignment(options_.snapshots, shard_role(options_.shard));
+}
+
+// Makes an assignment with this process as leader. False: another was faster. REQUIRED: mutex_ is
+// held.
+bool HostedShard::lead(uint64_t epoch) {
+  const Assignment mine{.epoch = epoch, .server = options_.server, .leader = id_};
+  if (!assign(options_.snapshots, shard_role(options_.shard), mine)) return false;
+  replicas_ = std::make_shared<ReplicaLog>(options_.replica, options_.snapshots,
+                                           shard_role(options_.shard), mine);
+  shard_->replicate_to(replicas_);
+  return true;
+}
+
+// As leader, whatever came before. REQUIRED: mutex_ is held.
+void HostedShard::lead_anew() {
+  if (options_.replicas == 1) return;
+  while (!lead(assignment().epoch + 1)) {
+  }
+}
+
+HostedShard::Attended HostedShard::attend(const Assignment& seen, const Other& other) {
+  std::shared_ptr<ShardFollower> follower;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) throw Error(Code::kClosed, "ParameterServer", "this shard was closed");
+    if (service_) return Attended::kLeads;
+    if (seen.server != options_.server) {
+      why_not_ = "it has not begun";
+      return Attended::kWaits;
+    }
+    if (seen.leader == id_) {  // a former call made the assignment, and failed after that
+      if (!replicas_) return serve_after(seen);
+      serve();
+      return Attended::kLeads;
+    }
+    const bool has_state = seen.follower == id_ && follower_ && follower_->has_state();
+    if (other.id != seen.leader && !has_state) {
+      if (other.id == seen.follower) {
+        why_not_ = "the other replica takes the leader's place";
+        return Attended::kOtherFollows;
+      }
+      if (!restore_state({})) {
+        throw Error(Code::kNotFound, "ParameterServer",
+                    options_.snapshots + " has no snapshot; the shard's state is lost");
+      }
+      return serve_after(seen);
+    }
+    if (other.id != seen.leader) return take_over(seen);
+    if (other.address.empty()) {
+      why_not_ = "the leader does not serve";
+      return Attended::kWaits;
+    }
+    if (!follower_) {
+      follower_ = std::make_shared<ShardFollower>(
+          memory_, optimizer_, options_.mode.compensation,
+          ShardFollower::Options{.follower = id_,
+                                 .server = options_.server,
+                                 .secret = options_.secret,
+                                 .encrypt = options_.encrypt,
+                                 .silence_s = options_.replica.silence_s});
+    }
+    follower = follower_;
+    leader_ = seen.leader;
+    why_not_ = "it follows";
+  }
+  const std::string lost = follower->run(other.address);
+  {
+    const std::lock_guard lock(mutex_);
+    why_not_ = lost;
+    follower->resume();
+    leader_ = 0;
+  }
+  const Assignment now = assignment();
+  const std::lock_guard lock(mutex_);
+  if (closed_) throw Error(Code::kClosed, "ParameterServer", "this shard was closed");
+  if (now.server != options_.server || now.follower != id_ || !follower->has_state()) {
+    return Attended::kWaits;
+  }
+  return take_over(now);
+}
+
+// The memory has all that was acknowledged. REQUIRED: mutex_ is held.
+HostedShard::Attended HostedShard::take_over(const Assignment& before) {
+  shard_ = std::make_shared<Shard>(memory_, optimizer_, options_.mode);
+  return serve_after(before);
+}
+
+// REQUIRED: mutex_ is held.
+HostedShard::Attended HostedShard::serve_after(const Assignment& before) {
+  if (!lead(before.epoch + 1)) return Attended::kWaits;
+  serve();
+  return Attended::kLeads;
+}
+
+void HostedShard::lose_leader(uint64_t leader) {
+  const std::lock_guard lock(mutex_);
+  if (follower_ && leader_ == leader) follower_->stop();
+}
+
+std::string HostedShard::why_not() const {
+  const std::lock_guard lock(mutex_);
+  return why_not_;
 }
 
 std::vector<std::string> HostedShard::addresses() const {
@@ -85,6 +221,16 @@ std::vector<std::string> HostedShard::addresses() const {
 }
 
 bool HostedShard::fence() {
+  if (options_.replicas == 2) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!service_) return false;
+    }
+    const Assignment now = assignment();
+    if (now.leader == id_ && now.server == options_.server) return false;
+    close();
+    return true;
+  }
   if (epoch_ == 0 || newest_epoch(options_.snapshots, shard_role(options_.shard)) <= epoch_) {
     return false;
   }
@@ -148,7 +294,7 @@ SnapshotFolder::Part HostedShard::write(uint64_t writer, uint64_t generation) {
                               layout_, nullptr, writer);
   SnapshotFolder::Part part =
       folder.write(options_.shard, {.epoch = writer, .generation = generation}, *state);
-  part.epoch = epoch_;
+  part.epoch = epoch();
   return part;
 }
 
@@ -169,11 +315,21 @@ uint64_t HostedShard::read(std::span<float> into) const {
   return shard_->read(into);
 }
 
+uint32_t HostedShard::replicas() const {
+  const std::lock_guard lock(mutex_);
+  return replicas_ ? replicas_->replicas() : 1;
+}
+
+bool HostedShard::closed() const {
+  const std::lock_guard lock(mutex_);
+  return closed_;
+}
+
 bool HostedShard::unsaved() const { return memory_->commits() != memory_->saved().commits; }
 
 std::string HostedShard::stats() const {
   auto stats = nlohmann::ordered_json::parse(shard_->stats());
-  stats["epoch"] = epoch_;
+  stats["epoch"] = epoch();
   return stats.dump();
 }
 
@@ -188,6 +344,7 @@ void HostedShard::close() {
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
+    if (follower_) follower_->stop();
     hold_.reset();
     service = std::move(service_);
   }

@@ -4,52 +4,16 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/memory/copy.h"
 
 namespace penstock::train {
 namespace {
 
 Error refuse_push(const std::string& why) { return Error(Code::kInvalidArgument, "push", why); }
-
-// Floats that are updated at a time: they stay in a core's cache, while the copy bypasses the
-// caches.
-constexpr size_t kApplyChunk = size_t{64} << 10;
-
-// DC-ASGD (Zheng et al. 2017): estimates the gradient at the current weights, to first order, with
-// lambda * g * g as the Hessian's diagonal.
-void compensate(std::span<float> into, std::span<const float> gradient, const float* now,
-                std::span<const float> base, float lambda) {
-  for (size_t i = 0; i < gradient.size(); ++i) {
-    const float g = gradient[i];
-    into[i] = g + lambda * g * g * (now[i] - base[i]);
-  }
-}
-
-// The ranges that the pushes change: ascending, with gaps between them.
-std::vector<Range> touched_by(std::span<const Shard::Push* const> pushes, size_t floats) {
-  std::vector<Range> all;
-  for (const Shard::Push* push : pushes) {
-    if (push->gradient.whole()) return {{0, floats}};
-    for (const auto& piece : push->gradient.pieces()) all.push_back({piece.begin, piece.end});
-  }
-  if (pushes.size() == 1) return all;
-  std::ranges::sort(all, {}, &Range::begin);
-  std::vector<Range> merged;
-  for (const Range& each : all) {
-    if (merged.empty() || each.begin > merged.back().end) {
-      merged.push_back(each);
-    } else {
-      merged.back().end = std::max(merged.back().end, each.end);
-    }
-  }
-  return merged;
-}
 
 }  // namespace
 
@@ -94,19 +58,33 @@ class Shard::PushScope {
   const uint64_t worker_;
 };
 
+// The follower may get a gradient from the memory of a push() after another thread has applied it.
+// So no push() returns before all changes were sent. REQUIRED: not under mutex_.
+class Shard::ReplicaScope {
+ public:
+  explicit ReplicaScope(ReplicaLog* replicas) : replicas_(replicas) {}
+  ~ReplicaScope() {
+    if (replicas_ != nullptr) replicas_->wait_sent();
+  }
+  ReplicaScope(const ReplicaScope&) = delete;
+  ReplicaScope& operator=(const ReplicaScope&) = delete;
+
+ private:
+  ReplicaLog* const replicas_;
+};
+
 Shard::Shard(std::shared_ptr<ShardMemory> memory, Optimizer optimizer, const ServerMode& mode)
     : memory_(std::move(memory)),
       optimizer_(std::move(optimizer)),
       mode_(mode),
       lease_ns_(static_cast<uint64_t>(mode.lease_s * 1e9)),
-      compensation_(static_cast<float>(mode.compensation)),
+      update_(memory_, optimizer_, static_cast<float>(mode.compensation)),
       began_ns_(now_ns()) {
   check(mode);
   if (memory_->shape().states != optimizer_.state_slabs()) {
     throw Error(Code::kInvalidArgument, "shard", "this memory is of another optimizer");
   }
   memory_->abandon_change();
-  stale_ranges_ = {{0, memory_->shape().floats}};
   const ShardRecord& record = memory_->record();
   started_ = mode_.workers == 0 || record.step > 0 || memory_->begun();
   for (uint32_t i = 0; i < kMaxWorkers; ++i) {
@@ -155,7 +133,30 @@ uint32_t Shard::index_of(uint64_t worker) {
 template <typename Edit>
 void Shard::change_record(Edit edit) {
   const ShardMemory::Change change(*memory_);
+  replicate(edit, {});
   change.commit(memory_->current().copy, edit);
+}
+
+// Gives a change to the follower, before it is made here. REQUIRED: a ShardMemory::Change.
+template <typename Edit>
+void Shard::replicate(Edit edit, std::span<const Push* const> pushes) {
+  if (!replicas_ || !replicas_->attached()) return;
+  const ShardRecord& before = memory_->record();
+  auto next = std::make_unique<ShardRecord>(before);
+  edit(*next);
+  ReplicaEntry entry;
+  entry.record = {.version = next->version,
+                  .step = next->step,
+                  .skipped = next->skipped,
+                  .non_finite = next->non_finite,
+                  .evictions = next->evictions};
+  for (uint32_t i = 0; i < kMaxWorkers; ++i) {
+    if (before.rows[i] != next->rows[i]) entry.rows.emplace_back(i, next->rows[i]);
+  }
+  for (const Push* push : pushes) {
+    entry.parts.emplace_back(push->gradient, push->squares, push->base_weights, push->in_place);
+  }
+  replicas_->add(std::move(entry));
 }
 
 // Records a decision that changes no weights.
@@ -201,6 +202,13 @@ uint64_t Shard::slowest_clock() const {
 
 Shard::JoinResult Shard::join(const Worker& worker) {
   if (worker.id == 0) throw Error(Code::kInvalidArgument, "join", "a worker's id must not be 0");
+  const JoinResult result = join_here(worker);
+  // The result acknowledges the worker's pushes up to its number.
+  if (replicas_) replicas_->wait_acknowledged();
+  return result;
+}
+
+Shard::JoinResult Shard::join_here(const Worker& worker) {
   std::lock_guard lock(mutex_);
   expire_leases();
   const uint64_t clock = slowest_clock();
@@ -421,6 +429,7 @@ Shard::Answer Shard::push(const Push& push) {
     throw refuse_push(compensated ? "delay compensation needs the pulled weights"
                                   : "base weights were sent, but there is no delay compensation");
   }
+  const ReplicaScope sent(replicas_.get());
   std::unique_lock lock(mutex_);
   const auto found = members_.find(push.worker);
   if (found == members_.end() || !found->second.here) {
@@ -453,10 +462,14 @@ Shard::Answer Shard::push(const Push& push) {
   }
   if (const auto answer = decided()) {
     ++repeated_;
+    wait_for_follower(lock);
     return *answer;
   }
-  if (const auto outcome = decide_without_update(push))
-    return {*outcome, memory_->current().version};
+  if (const auto outcome = decide_without_update(push)) {
+    const Answer answer{*outcome, memory_->current().version};
+    wait_for_follower(lock);
+    return answer;
+  }
   struct Hold {
     Hold(Member& its, const Push& what) : member(its), push(what) { member.held = &what; }
     ~Hold() {
@@ -471,167 +484,94 @@ Shard::Answer Shard::push(const Push& push) {
     if (synchronous && all_pushes_held()) {
       apply_round();
     } else if (!synchronous && may_apply(push.worker)) {
-      const Part part{&push, 1};
-      apply({&part, 1});
+      const Push* const one = &push;
+      apply({&one, 1});
     } else {
       wait(lock);
       check_open();
     }
   }
   changed_.notify_all();
-  return *decided();
+  const Answer answer = *decided();
+  wait_for_follower(lock);
+  return answer;
+}
+
+// Until the follower has all changes so far.
+void Shard::wait_for_follower(std::unique_lock<std::mutex>& lock) {
+  if (!replicas_) return;
+  struct Unlocked {
+    explicit Unlocked(std::unique_lock<std::mutex>& its) : lock(its) { lock.unlock(); }
+    ~Unlocked() { lock.lock(); }
+    std::unique_lock<std::mutex>& lock;
+  } unlocked(lock);
+  replicas_->wait_acknowledged();
 }
 
 void Shard::apply_round() {
-  std::vector<std::pair<std::string, Part>> named;
+  std::vector<std::pair<std::string, const Push*>> named;
   for (auto& [id, member] : members_) {
     if (member.held != nullptr && member.held->sequence > row_of(id).sequence) {
-      named.emplace_back(member.name, Part{member.held, 1});
+      named.emplace_back(member.name, member.held);
     }
   }
   std::ranges::stable_sort(named, {}, [](const auto& each) { return each.first; });
-  std::vector<Part> parts;
-  for (const auto& each : named) parts.push_back(each.second);
-  apply(parts);
-}
-
-void Shard::close() {
-  std::lock_guard lock(mutex_);
-  closed_ = true;
-  changed_.notify_all();
+  std::vector<const Push*> pushes;
+  for (const auto& each : named) pushes.push_back(each.second);
+  apply(pushes);
 }
 
 // Applies one push, or the average of several, as one update. REQUIRED: mutex_ is held.
-void Shard::apply(std::span<const Part> given) {
+void Shard::apply(std::span<const Push* const> pushes) {
   memory_->crash_if(CrashPoint::kBeforeApply);
   const ShardMemory::Change change(*memory_);
-  const ShardMemory::Current now = memory_->current();
-  std::vector<const Push*> pushes;
-  for (const Part& part : given) pushes.push_back(part.push);
-  std::vector<Range> touched = touched_by(pushes, memory_->shape().floats);
-  const bool other = memory_->shape().copies == 2 && !touched.empty();
-  const uint32_t to = other ? 1 - now.copy : now.copy;
-  const uint64_t step = memory_->record().step;
-  std::vector<Part> parts(given.begin(), given.end());
-  double norm = std::sqrt(parts[0].push->squares);
-  double scale = 1;
+  const uint64_t version = memory_->current().version;
+  std::vector<ShardUpdate::Part> parts;
   uint64_t not_finite = 0;
-  for (Part& part : parts) not_finite += !std::isfinite(part.push->squares);
-  if (parts.size() > 1) {
-    // The norm of the average is unknown: each gradient is clipped by its own norm.
-    const double clip = optimizer_.clip_norm();
-    for (Part& part : parts) {
-      const double own = std::sqrt(part.push->squares);
-      if (clip != Optimizer::kNone) {
-        part.scale = static_cast<float>(std::min(1.0, clip / (own + 1e-6)));
-      }
-    }
-    norm = 0;
-    scale = 1.0 / static_cast<double>(parts.size());
+  for (const Push* push : pushes) {
+    parts.push_back({&push->gradient, push->squares, push->base_weights});
+    not_finite += !std::isfinite(push->squares);
   }
-  run(optimizer_.pass(step, scale, norm), parts, touched, now.copy, to);
-
-  change.commit(to, [&](ShardRecord& next) {
+  const auto edit = [&](ShardRecord& next) {
     ++next.version;
     ++next.step;
     next.non_finite += not_finite;
-    for (const Part& part : parts) {
-      LedgerRow& row = next.rows[rows_.at(part.push->worker)];
-      row.sequence = part.push->sequence;
+    for (const Push* push : pushes) {
+      LedgerRow& row = next.rows[rows_.at(push->worker)];
+      row.sequence = push->sequence;
       row.outcome = Outcome::kApplied;
       ++row.clock;
     }
-  });
-  if (other) stale_ranges_ = std::move(touched);
-  for (const Part& part : parts) {
-    Member& member = members_.at(part.push->worker);
+  };
+  replicate(edit, pushes);
+  change.commit(update_.compute(parts), edit);
+  update_.committed();
+  for (const Push* push : pushes) {
+    Member& member = members_.at(push->worker);
     member.held = nullptr;
     ++member.pushes;
     ++pushes_;
-    pulls_ += part.push->pulls;
-    bytes_in_ += part.push->bytes;
-    const uint64_t behind = now.version - std::min(now.version, part.push->base);
+    pulls_ += push->pulls;
+    bytes_in_ += push->bytes;
+    const uint64_t behind = version - std::min(version, push->base);
     ++staleness_[std::min<size_t>(kBins - 1, std::bit_width(behind))];
   }
   memory_->crash_if(CrashPoint::kAfterCommit);
 }
 
-// Copies the stale ranges from copy `from` to copy `to`.
-void Shard::copy_stale_ranges(uint32_t from, uint32_t to) {
-  auto copy = [&](std::span<float> into, std::span<const float> source) {
-    for (const Range& range : stale_ranges_) {
-      copy_stream(into.data() + range.begin, source.data() + range.begin,
-                  range.size() * sizeof(float));
-    }
-  };
-  copy(memory_->weights(to), memory_->weights(from));
-  for (uint32_t i = 0; i < memory_->shape().states; ++i) {
-    copy(memory_->state(to, i), memory_->state(from, i));
-  }
+void Shard::replicate_to(std::shared_ptr<ReplicaLog> replicas) { replicas_ = std::move(replicas); }
+
+std::unique_ptr<ShardCheckpoint> Shard::copy(const std::function<void()>& at) const {
+  std::lock_guard lock(mutex_);
+  at();
+  return memory_->checkpoint();
 }
 
-// REQUIRED: `touched` are the ranges that the parts change.
-void Shard::run(const kernels::Pass& pass, std::span<const Part> parts,
-                std::span<const Range> touched, uint32_t from, uint32_t to) {
-  const size_t floats = memory_->shape().floats;
-  const uint32_t states = memory_->shape().states;
-  const size_t chunk = std::min(kApplyChunk, floats);
-  scratch_.resize(5 * kApplyChunk);
-  if (from != to) {
-    const bool all = touched.size() == 1 && touched[0].size() == floats;
-    if (!all) copy_stale_ranges(from, to);
-    // Until this update is complete, the other copy is stale everywhere.
-    stale_ranges_.assign(1, {0, floats});
-  }
-  auto buffer = [&](size_t i) { return std::span(scratch_).subspan(i * kApplyChunk, chunk); };
-  float* weights = memory_->weights(to).data();
-  float* state[2] = {};
-  const float* old_weights = memory_->weights(from).data();
-  const float* old_state[2] = {};
-  for (uint32_t i = 0; i < states; ++i) {
-    state[i] = memory_->state(to, i).data();
-    old_state[i] = memory_->state(from, i).data();
-  }
-  auto update = [&](size_t begin, size_t n) {
-    std::span<const float> gradient = parts[0].push->gradient.at(begin, n, buffer(0));
-    if (parts.size() > 1) {
-      const auto sum = buffer(1).first(n);
-      for (size_t i = 0; i < n; ++i) sum[i] = gradient[i] * parts[0].scale;
-      for (const Part& part : parts.subspan(1)) {
-        const auto next = part.push->gradient.at(begin, n, buffer(0));
-        for (size_t i = 0; i < n; ++i) sum[i] += next[i] * part.scale;
-      }
-      gradient = sum;
-    } else if (compensation_ > 0) {
-      const auto into = buffer(1).first(n);
-      compensate(into, gradient, old_weights + begin, parts[0].push->base_weights.subspan(begin, n),
-                 compensation_);
-      gradient = into;
-    }
-    if (from == to) {
-      kernels::update(pass, weights + begin, gradient.data(),
-                      state[0] == nullptr ? nullptr : state[0] + begin,
-                      state[1] == nullptr ? nullptr : state[1] + begin, n);
-    } else {
-      const size_t bytes = n * sizeof(float);
-      float* fresh = buffer(2).data();
-      float* fresh_state[2] = {};
-      std::memcpy(fresh, old_weights + begin, bytes);
-      for (uint32_t i = 0; i < states; ++i) {
-        fresh_state[i] = buffer(3 + i).data();
-        std::memcpy(fresh_state[i], old_state[i] + begin, bytes);
-      }
-      kernels::update(pass, fresh, gradient.data(), fresh_state[0], fresh_state[1], n);
-      copy_stream(weights + begin, fresh, bytes);
-      for (uint32_t i = 0; i < states; ++i) copy_stream(state[i] + begin, fresh_state[i], bytes);
-    }
-    memory_->crash_if(CrashPoint::kInApply);
-  };
-  for (const Range& range : touched) {
-    for (size_t begin = range.begin; begin < range.end; begin += chunk) {
-      update(begin, std::min(chunk, range.end - begin));
-    }
-  }
+void Shard::close() {
+  if (replicas_) replicas_->close();
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
 }
 
 std::string Shard::stats() const {
@@ -656,6 +596,7 @@ std::string Shard::stats() const {
   const nlohmann::ordered_json stats = {{"version", record.version},
                                         {"step", record.step},
                                         {"floats", memory_->shape().floats},
+                                        {"replicas", replicas_ ? replicas_->replicas() : 1},
                                         {"seconds", 1e-9 * static_cast<double>(now - began_ns_)},
                                         {"pushes", pushes_},
                                         {"repeated", repeated_},
@@ -685,13 +626,7 @@ void Shard::restore(const ShardCheckpoint& checkpoint) {
       checkpoint.states.size() != memory_->shape().states) {
     throw Error(Code::kInvalidArgument, "restore", "the state of another shard");
   }
-  const ShardMemory::Change change(*memory_);
-  const uint32_t copy = memory_->current().copy;
-  std::ranges::copy(checkpoint.weights, memory_->weights(copy).begin());
-  for (uint32_t i = 0; i < memory_->shape().states; ++i) {
-    std::ranges::copy(checkpoint.states[i], memory_->state(copy, i).begin());
-  }
-  change.commit(copy, [&](ShardRecord& next) { next = checkpoint.record; });
+  memory_->load(checkpoint);
   for (uint32_t i = 0; i < kMaxWorkers; ++i) {
     const uint64_t worker = checkpoint.record.rows[i].worker;
     if (worker == 0) continue;

@@ -15,7 +15,9 @@
 #include "penstock/train/layout.h"
 #include "penstock/train/optimizer.h"
 #include "penstock/train/server/gradient.h"
+#include "penstock/train/server/replica_log.h"
 #include "penstock/train/server/shard_memory.h"
+#include "penstock/train/server/shard_update.h"
 #include "penstock/train/updater.h"
 
 namespace penstock::train {
@@ -49,7 +51,10 @@ class Shard {
     double squares = 0;
     uint64_t base = 0;  // version of the weights from which the gradient was computed
     std::span<const float> base_weights;  // these weights, for delay compensation; else empty
-    uint64_t bytes = 0;                   // bytes received, for statistics
+    // The gradient or the base weights lie in memory of the worker, which writes there again when
+    // it has given up the push.
+    bool in_place = false;
+    uint64_t bytes = 0;  // bytes received, for statistics
     // The worker's pulls since its last push that this shard did not see: their number, and the
     // time of the last, by now_ns(); 0: none.
     uint64_t pulls = 0;
@@ -75,6 +80,10 @@ class Shard {
 
   // REQUIRED: no other Shard works on this memory.
   Shard(std::shared_ptr<ShardMemory> memory, Optimizer optimizer, const ServerMode& mode);
+
+  // From now on all changes go to the follower, and push() and join() return when it has them; see
+  // ReplicaLog. REQUIRED: no worker has joined.
+  void replicate_to(std::shared_ptr<ReplicaLog> replicas);
 
   const std::shared_ptr<ShardMemory>& memory() const { return memory_; }
 
@@ -118,6 +127,9 @@ class Shard {
   // size.
   uint64_t read(std::span<float> into) const;
 
+  // Copies the state between two changes, and calls `at` then.
+  std::unique_ptr<ShardCheckpoint> copy(const std::function<void()>& at) const;
+
   // Ends all waits; later pushes throw kClosed.
   void close();
 
@@ -145,11 +157,16 @@ class Shard {
   };
   using Members = std::map<uint64_t, Member>;
   class PushScope;  // counts a running call of push()
+  class ReplicaScope;
 
   LedgerRow row_of(uint64_t worker) const;
   uint32_t index_of(uint64_t worker);  // of its row; a new row if needed
   template <typename Edit>
   void change_record(Edit edit);
+  template <typename Edit>
+  void replicate(Edit edit, std::span<const Push* const> pushes);
+  JoinResult join_here(const Worker& worker);
+  void wait_for_follower(std::unique_lock<std::mutex>& lock);
   void record_decision(uint64_t worker, Outcome outcome);
   void renew(Member& member);
   void rejoin(uint64_t worker, Member& member);
@@ -164,20 +181,14 @@ class Shard {
   void wait(std::unique_lock<std::mutex>& lock);
   std::optional<Outcome> decide_without_update(const Push& push);
   void apply_round();
-  struct Part {
-    const Push* push;
-    float scale;
-  };
-  void apply(std::span<const Part> parts);
-  void run(const kernels::Pass& pass, std::span<const Part> parts, std::span<const Range> touched,
-           uint32_t from, uint32_t to);
-  void copy_stale_ranges(uint32_t from, uint32_t to);
+  void apply(std::span<const Push* const> pushes);
 
   const std::shared_ptr<ShardMemory> memory_;
   const Optimizer optimizer_;
   const ServerMode mode_;
   const uint64_t lease_ns_;
-  const float compensation_;
+  ShardUpdate update_;
+  std::shared_ptr<ReplicaLog> replicas_;  // null: the shard has no follower
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -186,10 +197,6 @@ class Shard {
   Members members_;
   uint64_t hellos_ = 0;
   std::map<uint64_t, uint32_t> rows_;  // index in the record, by worker
-  std::vector<float> scratch_;
-  // Where the other copy may differ from the current one: the ranges of the last update if this
-  // object made it, else everything.
-  std::vector<Range> stale_ranges_;
 
   // Statistics since this object was made.
   static constexpr size_t kBins = 16;  // staleness 0, 1, 2-3, 4-7, ...

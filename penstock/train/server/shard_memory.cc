@@ -176,6 +176,16 @@ std::unique_ptr<ShardCheckpoint> ShardMemory::checkpoint(
   return made;
 }
 
+void ShardMemory::load(const ShardCheckpoint& checkpoint) const {
+  const Change change(*this);
+  const uint32_t copy = current().copy;
+  std::ranges::copy(checkpoint.weights, weights(copy).begin());
+  for (uint32_t i = 0; i < shape_.states; ++i) {
+    std::ranges::copy(checkpoint.states[i], state(copy, i).begin());
+  }
+  change.commit(copy, [&](ShardRecord& next) { next = checkpoint.record; });
+}
+
 uint32_t ShardMemory::port() const { return header().port.load(); }
 void ShardMemory::set_port(uint32_t port) const { header().port.store(port); }
 uint32_t ShardMemory::served() const { return header().served.load(); }

@@ -30,6 +30,8 @@ struct LedgerRow {
   uint32_t incarnation : 30 = 0;  // number of the client object that has this worker's id
   uint32_t chosen : 1 = 0;        // the id is the caller's choice: the row outlives its clients
   uint32_t departed : 1 = 0;      // no client has the id now, and no round waits for one
+
+  bool operator==(const LedgerRow&) const = default;
 };
 static_assert(sizeof(LedgerRow) == 32);  // every commit copies all rows
 
@@ -156,6 +158,9 @@ class ShardMemory {
   // Copies the current state, and calls `progress` after each piece. REQUIRED: a Hold, or no shard
   // works on this memory.
   std::unique_ptr<ShardCheckpoint> checkpoint(const std::function<void()>& progress = {}) const;
+
+  // Makes a copy the current state. REQUIRED: the shapes are equal; no shard works on this memory.
+  void load(const ShardCheckpoint& checkpoint) const;
 
   // Number of commits, of all processes.
   uint64_t commits() const;

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "penstock/base/byte_reader.h"
+#include "penstock/net/connection.h"
+#include "penstock/train/server/replica_log.h"
 #include "penstock/train/server/shard_memory.h"
 
 // Heads of the messages between workers and shards, over penstock/net. A worker asks and the shard
@@ -22,6 +24,9 @@ enum class Ask : uint32_t {
   kBye = 6,    // nothing more                          -> nothing more
   kReady = 7,  // nothing more                          -> nothing more; see Shard::ready()
   kAlive = 8,  // nothing more                          -> nothing more; see Shard::alive()
+  // FollowHead -> StateHead; body: record, weights, optimizer state. From then on the shard sends
+  // entries (EntryHead, rows, PartHeads; body: the parts), and gets an EntryAck for each message.
+  kFollow = 9,
 };
 
 struct AskHead {
@@ -87,6 +92,49 @@ struct ServerHead {
   uint32_t reserved = 0;
   uint64_t epoch = 0;  // see ShardPlace
   double lease_s = 0;  // see ServerMode
+};
+
+// A process that will be the shard's follower.
+struct FollowHead {
+  uint64_t follower = 0;  // its id
+  uint64_t server = 0;
+  uint64_t floats = 0;  // of the shard's range
+  uint32_t states = 0;  // slabs of optimizer state
+  uint32_t reserved = 0;
+};
+
+// Follows AnswerHead: the state after change `number` comes in the body.
+struct StateHead {
+  uint64_t number = 0;
+  uint64_t epoch = 0;
+};
+
+// One change. `rows` times an index (4 bytes) and a LedgerRow follow, then `parts` PartHeads. A
+// beat is a sign of life and no change.
+struct EntryHead {
+  uint32_t magic = AskHead::kMagic;
+  uint32_t beat = 0;
+  uint64_t number = 0;
+  ReplicaNumbers record = {};
+  uint32_t rows = 0;
+  uint32_t parts = 0;
+};
+
+// Its part of the body: base weights, if any, then the gradient.
+struct PartHead {
+  double squares = 0;
+  uint64_t bytes = 0;  // of the gradient
+  uint32_t encoding = 0;
+  uint32_t has_base = 0;
+};
+static_assert(sizeof(EntryHead) +
+                  kMaxWorkers * (sizeof(uint32_t) + sizeof(LedgerRow) + sizeof(PartHead)) <=
+              net::kMaxHeadBytes);
+
+struct EntryAck {
+  uint32_t magic = AskHead::kMagic;
+  uint32_t reserved = 0;
+  uint64_t number = 0;  // of the last change that the follower has made
 };
 
 inline constexpr uint32_t kMaxNameBytes = 256;

@@ -109,6 +109,8 @@ class ShardService::Session {
         require_worker();
         service_.shard_->alive(worker_);
         return send(ok(), {});
+      case wire::Ask::kFollow:
+        return follow(head);
     }
     throw damaged("no such message");
   }
@@ -122,13 +124,14 @@ class ShardService::Session {
       service_.shard_->cancel_push(hello.worker);
       throw gone();
     }
-    if (hello.epoch > service_.place_.epoch) {
+    const uint64_t epoch = service_.epoch();
+    if (hello.epoch > epoch) {
       throw Error(Code::kClosed, "shard",
                   "epoch " + std::to_string(hello.epoch) + " has replaced this shard with epoch " +
-                      std::to_string(service_.place_.epoch));
+                      std::to_string(epoch));
     }
     wire::ServerHead server;
-    server.epoch = service_.place_.epoch;
+    server.epoch = epoch;
     server.lease_s = service_.mode_.lease_s;
     server.server = service_.place_.server;
     wire::AnswerHead answer = ok();
@@ -160,6 +163,20 @@ class ShardService::Session {
     if (connection_.local()) memory = service_.view_->read_only();
     const Parts body = text_of(service_.place_.layout.to_json());
     connection_.send(bytes, body, memory.get());
+  }
+
+  // Until the follower is lost.
+  void follow(ByteReader& head) {
+    const auto follow = head.get<wire::FollowHead>();
+    end(head);
+    const auto& replicas = service_.place_.replicas;
+    const ShardMemory::Shape& shape = service_.view_->shape();
+    if (!replicas || worker_ != 0 || follow.follower == 0) throw damaged("it has no follower");
+    if (follow.floats != shape.floats || follow.states != shape.states) {
+      throw Error(Code::kInvalidArgument, "shard", "the follower is of another shard");
+    }
+    replicas->serve(connection_, follow.follower, follow.server,
+                    [this](const auto& at) { return service_.shard_->copy(at); });
   }
 
   void register_slab(ByteReader& head, os::Fd descriptor) {
@@ -219,6 +236,7 @@ class ShardService::Session {
     }
     const size_t beside = !in_slab ? 0 : runs ? given.gradient.carried() : floats;
     given.bytes = body_bytes + beside * sizeof(float);
+    given.in_place = in_slab || (push.has_base == 1 && !base_in_body);
     if (base_in_body) given.base_weights = carried.first(floats);
     if (push.has_base == 1 && !base_in_body) given.base_weights = values_of(push.base_slab);
     given.is_connected = [this] { return connection_.idle(); };

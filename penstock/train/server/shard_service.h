@@ -26,6 +26,8 @@ struct ShardPlace {
   // See claim_epoch(). A worker that has seen a higher one is refused: this shard has been
   // replaced. 0: none.
   uint64_t epoch = 0;
+  // Of a shard with two replicas; it has the epoch then. Null: one replica.
+  std::shared_ptr<ReplicaLog> replicas = nullptr;
 };
 
 // Serves one shard at some addresses, with a thread for each address and each connection. A peer
@@ -62,6 +64,7 @@ class ShardService final : private ForkAware {
   void listen(net::Listener& listener) noexcept;
   void admit(std::unique_ptr<net::Connection> connection);
   void reap_ended();
+  uint64_t epoch() const { return place_.replicas ? place_.replicas->epoch() : place_.epoch; }
 
   const std::shared_ptr<Shard> shard_;
   // The mapping that pulls are sent from. The kernel (or the cipher, which authenticates its

@@ -23,6 +23,7 @@ _OPERATION = "ray.parameter_server"
 # Seconds: until all actors run; until a step at all of them is done; until the last snapshot is
 # written.
 _START, _STEP, _LAST = 120.0, 60.0, 600.0
+_RETRY = 0.1  # seconds between two searches for the leader of a shard
 _THREADS = 16  # of an actor: calls that run at a time
 
 
@@ -39,6 +40,8 @@ def parameter_server(
     workers: int = 0,
     delay_compensation: float = 0.0,
     non_finite: Literal["raise", "skip", "count"] = "raise",
+    replicas: int = 1,
+    replica_timeout: float = 30.0,
     secret: str | None = None,
     encrypt: bool | None = None,
     num_cpus: float = 1.0,
@@ -71,13 +74,23 @@ def parameter_server(
     staleness, lease, workers, delay_compensation, non_finite
         As of `train.ParameterServer`. Clients send signs of life, so a lease expires when a
         worker's process is gone or stopped, and not in a long step.
+    replicas : int
+        2: each shard is on two nodes, a leader and a follower, which makes the same updates. A push
+        is acknowledged when both have it. If the leader's process or node ends, the follower takes
+        its place: nothing that was acknowledged is lost, and nothing is applied twice. Needs
+        ``snapshots``: the folder says which replica leads, and has the state if both are lost.
+    replica_timeout : float
+        Seconds that pushes wait for the replacement of a lost replica. After that, pushes are
+        acknowledged by one host, the logger ``penstock`` of its actor gets a warning, and
+        ``stats()[i]["replicas"]`` is 1, until the replacement has the state. ``math.inf``: pushes
+        wait, up to the ``timeout`` of their client.
     secret : str, optional
         A secret of at least 16 bytes that both ends of a connection must know. Default: a random
         one, which the server and its clients get through Ray.
     encrypt : bool, optional
         Whether TCP connections are encrypted (TLS 1.3). None: those with other hosts.
     num_cpus : float
-        The CPUs that Ray reserves for each shard.
+        The CPUs that Ray reserves for each replica of each shard.
 
     Returns
     -------
@@ -120,11 +133,20 @@ def parameter_server(
         encrypt=None if encrypt is None else flag("encrypt", encrypt, _OPERATION),
         snapshots=folder,
         seconds=real("snapshot_seconds", snapshot_seconds, _OPERATION),
+        replicas=integer("replicas", replicas, 1, 2, operation=_OPERATION),
+        replica_timeout=real("replica_timeout", replica_timeout, _OPERATION),
         server=secrets.randbits(63) + 1,
         secret=secrets.token_hex(16) if secret is None else string("secret", secret, _OPERATION),
     )
     if not 0 < plan.seconds < 1e9:
         raise InvalidArgument("snapshot_seconds must be above 0", _OPERATION)
+    if not plan.replica_timeout > 0:
+        raise InvalidArgument("replica_timeout must be above 0", _OPERATION)
+    if plan.replicas > 1 and not folder:
+        raise InvalidArgument(
+            "replicas=2 needs snapshots=folder, which all nodes see: it says which replica leads",
+            _OPERATION,
+        )
     parameters._settle()
     return _start(plan, parameters, real("num_cpus", num_cpus, _OPERATION), secret_given)
 
@@ -229,25 +251,30 @@ class ParameterServer(Closing):
         """
         import ray
 
+        from .shard_places import release
+
         if save and self._plan.snapshots and self._actor("snapshots") is not None:
             self._of_snapshots("close")
-        for part in ("snapshots", *self._shards()):
+        for part in ("snapshots", *self._parts()):
             if (actor := self._actor(part)) is not None:
                 ray.kill(actor)
         end = time.monotonic() + _STEP  # their names are free when this returns
         while time.monotonic() < end and any(
-            self._actor(part) is not None for part in ("snapshots", *self._shards())
+            self._actor(part) is not None for part in ("snapshots", *self._parts())
         ):
             time.sleep(0.01)
+        release(self._plan)
 
-    def _shards(self) -> list[str]:
-        return [f"shard-{i}" for i in range(self._plan.shards)]
+    def _parts(self) -> list[str]:
+        from .shard_places import parts
+
+        return [part for i in range(self._plan.shards) for part in parts(self._plan, i)]
 
     def _actor(self, part: str) -> Any:
         """The actor of this part; None: it has ended."""
         import ray
 
-        from .shard_actors import NAMESPACE
+        from .shard_places import NAMESPACE
 
         try:
             return ray.get_actor(self._plan.actor(part), NAMESPACE)
@@ -258,7 +285,20 @@ class ParameterServer(Closing):
         self._call([self._actor("snapshots")], method, _LAST)
 
     def _of_all(self, method: str, timeout: float) -> list[Any]:
-        return self._call([self._actor(part) for part in self._shards()], method, timeout)
+        from .shard_places import leaders
+
+        if None in map(self._actor, self._parts()):
+            raise Closed(
+                f"the server {self.name} was closed, or lost a shard without snapshots", method
+            )
+        end = time.monotonic() + _STEP
+        while True:
+            try:
+                return self._call(leaders(self._plan, _STEP), method, timeout)
+            except Closed:  # a leader that was lost just now has answered that it leads
+                if self._plan.replicas == 1 or time.monotonic() > end:
+                    raise
+            time.sleep(_RETRY)
 
     def _call(self, actors: list[Any], method: str, timeout: float) -> list[Any]:
         import ray
@@ -266,9 +306,7 @@ class ParameterServer(Closing):
         from .shard_actors import causes
 
         if None in actors:
-            raise Closed(
-                f"the server {self.name} was closed, or lost a shard without snapshots", method
-            )
+            raise Closed(f"the server {self.name} was closed", method)
         try:
             with causes():
                 return list(
@@ -296,24 +334,20 @@ class _Locations:
         self.shards = plan.shards
         self._plan = plan
         self._node = ray.get_runtime_context().get_node_id()
-        self._actors: dict[int, Any] = {}
+        self._actors: dict[int, list[Any]] = {}
 
     def locate(self, shard: int, timeout: float) -> tuple[str, int] | str:
-        import ray
-
-        from .shard_actors import NAMESPACE
+        from .shard_places import actors, find_leader
 
         try:
             if shard not in self._actors:
-                self._actors[shard] = ray.get_actor(self._plan.actor(f"shard-{shard}"), NAMESPACE)
-            found = ray.get(self._actors[shard].locate.remote(), timeout=timeout)
-        except ValueError:
+                self._actors[shard] = actors(self._plan, shard)
+        except Closed:
             return f"the server {self._plan.name} has no shard {shard}: it was closed or lost"
-        except ray.exceptions.RayError as error:
-            return f"shard {shard} of {self._plan.name}: {_first_line(error)}"
+        found = find_leader(self._actors[shard], timeout)
         if isinstance(found, str):
-            return found
-        node, here, elsewhere, epoch = found
+            return f"shard {shard} of {self._plan.name}: {found}"
+        node, here, elsewhere, epoch = found[1]
         return (here if node == self._node else elsewhere), epoch
 
 
@@ -325,7 +359,8 @@ def _start(
 ) -> ParameterServer:
     import ray
 
-    from .shard_actors import NAMESPACE, ShardActor, SnapshotActor, causes
+    from .shard_actors import ShardActor, SnapshotActor, causes
+    from .shard_places import NAMESPACE, parts, strategy
 
     if not ray.is_initialized():
         ray.init()
@@ -346,8 +381,16 @@ def _start(
             .remote(*arguments, *plan.pieces())
         )
 
-    def shard(i: int) -> Any:
-        return make(ShardActor, f"shard-{i}", i, num_cpus=num_cpus, scheduling_strategy="SPREAD")
+    made = []
+
+    def replica(shard: int, which: int) -> Any:
+        part = parts(plan, shard)[which]
+        try:
+            return ray.get_actor(plan.actor(part), NAMESPACE)
+        except ValueError:
+            made.append(part)
+        place = strategy(plan, shard, which, num_cpus)
+        return make(ShardActor, part, shard, which, num_cpus=num_cpus, scheduling_strategy=place)
 
     def get(refs: Any, timeout: float) -> Any:
         try:
@@ -356,14 +399,20 @@ def _start(
         except ray.exceptions.GetTimeoutError:
             raise System(
                 f"Ray did not start the actors of {plan.name} within {timeout:.0f} s: are there "
-                f"{plan.shards} times {num_cpus:g} free CPUs? See `ray status`",
+                f"{plan.shards} times {num_cpus:g} free CPUs{on_two}? See `ray status`",
                 _OPERATION,
             ) from None
         except ray.exceptions.RayError as error:
             raise _unreachable(plan.name, _OPERATION, error) from error
 
-    shards = [shard(0)]
-    ours: Plan = get(shards[0].plan.remote(), _START)
+    on_two = ", on each of two nodes" if plan.replicas > 1 else ""
+    first = replica(0, 0)
+    try:
+        ours: Plan = get(first.plan.remote(), _START)
+    except BaseException:
+        if made:
+            ParameterServer(plan).close(save=False)
+        raise
     found = ours.server != plan.server  # the server runs already, or was left by a driver
     if found and (not plan.same_as(ours) or (secret_given and ours.secret != plan.secret)):
         raise InvalidArgument(
@@ -374,8 +423,8 @@ def _start(
     plan = ours
     server = ParameterServer(plan)
     try:
-        shards += [shard(i) for i in range(1, plan.shards)]
-        get([each.plan.remote() for each in shards], _START)
+        shards = [[replica(i, which) for which in range(plan.replicas)] for i in range(plan.shards)]
+        get([each.prepare.remote() for replicas in shards for each in replicas], _START)
         snapshot, warnings = None, []
         writer = None
         if plan.snapshots:
@@ -387,7 +436,7 @@ def _start(
                 b"" if snapshot else _engine.shard_weights(parameters._slab, plan.shards, i),
                 parameters.version,
             )
-            for i, each in enumerate(shards)
+            for i, (each, *_) in enumerate(shards)
         ]
         get(begun, _LAST)
         if writer is not None:

@@ -18,16 +18,18 @@ import ray
 from .. import _engine
 from ..errors import Closed, Error, InvalidArgument, NotFound
 from .metrics import SECONDS, Gauges
+from .shard_places import Place, actors, leaders
 
-NAMESPACE = "penstock"
 _WATCH = 1.0  # seconds between two checks of a shard: whether it has been replaced
+_ATTEND = 0.2  # seconds between two attempts of a replica to follow or to lead
+_TRIES = 20  # of a snapshot of replicas that change
 _RETRY = 5.0  # seconds until a snapshot that failed is tried again
 # Seconds that a step of a snapshot may take at all shards together: in memory; on the disk.
 _STEP, _WRITE = 10.0, 600.0
 _PIECE = 60_000  # bytes; Ray keeps larger arguments in the object store of the process that gave it
 _COUNTS = (
     *("version", "pushes", "pulls", "repeated", "lapsed", "bytes_in", "bytes_out"),
-    *("workers", "saved_version"),
+    *("workers", "saved_version", "replicas"),
 )
 _log = logging.getLogger("penstock")
 
@@ -44,6 +46,8 @@ class Plan:
     encrypt: bool | None
     snapshots: str
     seconds: float
+    replicas: int
+    replica_timeout: float
     server: int  # the server's id
     secret: str
 
@@ -70,11 +74,17 @@ def _restarted() -> bool:
 
 
 class ShardActor:
-    """One shard. A restarted actor continues from the newest snapshot."""
+    """One shard, or one of its two replicas.
 
-    def __init__(self, shard: int, *pieces: bytes) -> None:
+    A restarted actor without a replica continues from the newest snapshot. With one, the actor
+    attends to the other: it follows it, takes its place, or, if both were restarted, continues from
+    the newest snapshot. HostedShard.attend decides.
+    """
+
+    def __init__(self, shard: int, replica: int, *pieces: bytes) -> None:
         self._plan = Plan.of(pieces)
         self._number = shard
+        self._replica = replica
         self._node = ray.get_runtime_context().get_node_id()
         self._host = ray.util.get_node_ip_address()
         self._opening = threading.Lock()
@@ -82,19 +92,33 @@ class ShardActor:
         self._shard: _engine.HostedShard | None = None
         self._why_not = "it has not begun"
         restarted = _restarted()
-        if restarted:
+        if restarted and self._plan.replicas == 1:
             self._why_not = "it continues from a snapshot"
-        threading.Thread(target=self._watch, args=(restarted,), daemon=True).start()
+        replicated = self._plan.replicas > 1
+        watch = threading.Thread(
+            target=self._attend if replicated else self._watch,
+            args=() if replicated else (restarted,),
+            daemon=True,
+        )
+        watch.start()
 
     def plan(self) -> Plan:
         return self._plan
+
+    def prepare(self) -> None:
+        """Take the memory of a replica, which may fail."""
+        with self._opening:
+            if self._plan.replicas > 1:
+                self._opened = self._opened or self._open()
 
     def begin(self, snapshot: tuple[int, int] | None, weights: bytes, version: int) -> list[str]:
         """Serve the state of a snapshot, or these weights; return warnings."""
         with self._opening:
             if self._shard is not None:
                 return []
-            shard = self._opened or self._open()
+            shard = self._opened = self._opened or self._open()
+            if self._plan.replicas > 1 and shard.assignment()[1] == self._plan.server:
+                return []  # a replica leads, or will
             if snapshot is None:
                 shard.begin(weights, version)
             else:
@@ -102,12 +126,25 @@ class ShardActor:
             self._shard = shard
             return shard.damaged_snapshots
 
-    def locate(self) -> tuple[str, str, str, int] | str:
+    def locate(self) -> Place | str:
         """Return node, address on that node, address elsewhere and epoch; or why there is none."""
         shard = self._shard
         if shard is None or not (addresses := shard.addresses):
             return f"shard {self._number} of {self._plan.name} does not serve: {self._why_not}"
         return self._node, addresses[0], addresses[1], shard.epoch
+
+    def replica(self) -> tuple[int, str, list[str]]:
+        """Return the id of this process's shard, the node, and the addresses at which it serves."""
+        with self._opening:
+            shard = self._opened
+        return (0, "", []) if shard is None else (shard.id, self._node, shard.addresses)
+
+    def lose_leader(self, leader: int) -> None:
+        """The process with this id, which leads, was replaced."""
+        with self._opening:
+            shard = self._opened
+        if shard is not None:
+            shard.lose_leader(leader)
 
     def hold(self, writer: int) -> None:
         self._serving().hold(writer)
@@ -143,6 +180,8 @@ class ShardActor:
             plan.secret,
             plan.encrypt,
             plan.snapshots,
+            plan.replicas,
+            plan.replica_timeout,
         )
 
     def _serving(self) -> _engine.HostedShard:
@@ -153,9 +192,7 @@ class ShardActor:
     def _watch(self, restarted: bool) -> None:  # in a thread
         while restarted and not self._restore():
             time.sleep(_WATCH)
-        gauges = Gauges(
-            "server", (*_COUNTS, "saved_version"), server=self._plan.name, shard=str(self._number)
-        )
+        gauges = self._gauges()
         counted = 0.0
         while True:
             time.sleep(_WATCH)
@@ -168,8 +205,69 @@ class ShardActor:
                 return
             if time.monotonic() - counted > SECONDS:
                 counted = time.monotonic()
-                counts = json.loads(shard.stats())
-                gauges.show({**counts, "workers": len(counts["workers"])})
+                _show(gauges, shard)
+
+    # ---- two replicas
+
+    def _attend(self) -> None:  # in a thread
+        gauges = self._gauges()
+        counted, single_since, warned = 0.0, time.monotonic(), False
+        while True:
+            shard = self._shard
+            time.sleep(_ATTEND if shard is None else _WATCH)
+            try:
+                if shard is None:
+                    self._attend_once()
+                    single_since, warned = time.monotonic(), False
+                    continue
+                if shard.fence():
+                    self._log(f"another process leads it now, instead of epoch {shard.epoch}")
+                    with self._opening:  # follows with a new state, as a new process would
+                        self._shard = self._opened = None
+                    continue
+            except Exception as error:  # tried again: the folder, or the other actor, may come back
+                self._why_not = str(error)
+                continue
+            now = time.monotonic()
+            if shard.replicas > 1:
+                single_since, warned = now, False
+            elif not warned and now - single_since > self._plan.replica_timeout:
+                warned = True
+                self._log("has one replica; pushes are acknowledged when one host has them")
+            if now - counted > SECONDS:
+                counted = now
+                _show(gauges, shard)
+
+    def _attend_once(self) -> None:
+        self.prepare()
+        shard = self._opened
+        assert shard is not None
+        # Read before the other actor is asked: see HostedShard.attend.
+        seen = shard.assignment()
+        if seen[1] != self._plan.server:
+            return
+        other = actors(self._plan, self._number)[1 - self._replica]
+        number, node, addresses = ray.get(other.replica.remote(), timeout=_STEP)
+        address = ""
+        if addresses:
+            address = addresses[0] if node == self._node else addresses[1]
+        attended = shard.attend(seen, number, address)
+        if attended == "leads":
+            for damage in shard.damaged_snapshots:
+                _log.warning("%s. Continuing from an older snapshot", damage)
+            self._shard = shard
+        else:
+            self._why_not = shard.why_not
+            if attended == "other follows":
+                other.lose_leader.remote(seen[2])
+
+    def _gauges(self) -> Gauges:
+        return Gauges("server", _COUNTS, server=self._plan.name, shard=str(self._number))
+
+    def _log(self, text: str) -> None:
+        _log.warning("shard %d of %s: %s", self._number, self._plan.name, text)
+
+    # ---- without replicas
 
     def _restore(self) -> bool:
         with self._opening:
@@ -187,6 +285,11 @@ class ShardActor:
                 _log.warning("%s. Continuing from an older snapshot", damage)
             self._shard = shard
             return True
+
+
+def _show(gauges: Gauges, shard: _engine.HostedShard) -> None:
+    counts = json.loads(shard.stats())
+    gauges.show({**counts, "workers": len(counts["workers"])})
 
 
 class SnapshotActor:
@@ -252,17 +355,20 @@ class SnapshotActor:
                 pause = min(pause, _RETRY)
 
     def _unsaved(self) -> bool:
-        return any(_all(self._shards(), "unsaved", _STEP))
-
-    def _shards(self) -> list[Any]:
-        return [
-            ray.get_actor(self._plan.actor(f"shard-{i}"), NAMESPACE)
-            for i in range(self._plan.shards)
-        ]
+        return any(_all(leaders(self._plan, _STEP), "unsaved", _STEP))
 
     def _save(self) -> None:
+        """Save a snapshot. A shard whose follower or leader changes meanwhile refuses it."""
+        for _ in range(_TRIES if self._plan.replicas > 1 else 0):
+            try:
+                return self._save_once()
+            except Closed:
+                time.sleep(_ATTEND)
+        self._save_once()
+
+    def _save_once(self) -> None:
         with self._saving:
-            shards = self._shards()
+            shards = leaders(self._plan, _STEP)
             if self._folder is None:
                 self._folder = self._reopen()
             epoch, generation = self._folder.next()

@@ -2,6 +2,8 @@
 #include "penstock/workers/remote_worker.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -371,6 +373,24 @@ TEST(RemoteService, a_ticket_that_does_not_add_up_ends_the_connection) {
       EXPECT_EQ(error.code(), Code::kDataLoss);
     }
   }
+}
+
+TEST(RemoteService, memory_grows_with_what_arrives_and_not_with_what_is_announced) {
+  RemoteWorld world([](const Ticket&, Slot& slot) { finish_packet(slot, ""); });
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  os::Fd ours(ends[0]);
+  auto theirs =
+      std::make_unique<net::Connection>(os::Fd(ends[1]), true, "a test", net::ConnectionLimits());
+  RemoteService service(std::move(theirs), {kRemotePlaces, 8}, *world.turn);
+  const RemoteTicket ticket;
+  const net::FrameHeader header{.head_bytes = sizeof ticket, .body_bytes = uint64_t{1} << 40};
+  const std::array<char, 100> body{};
+  ASSERT_EQ(write(ours.get(), &header, sizeof header), ssize_t{sizeof header});
+  ASSERT_EQ(write(ours.get(), &ticket, sizeof ticket), ssize_t{sizeof ticket});
+  ASSERT_EQ(write(ours.get(), body.data(), body.size()), static_cast<ssize_t>(body.size()));
+  ours.reset();
+  service.serve(world.runner);  // ends with the connection
 }
 
 }  // namespace
