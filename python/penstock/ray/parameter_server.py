@@ -15,6 +15,7 @@ from ..base.conventions import Closing, shown
 from ..errors import Closed, InvalidArgument, System
 from ..train.parameters import engine_slab
 from ..train.server import check_state, mode_numbers
+from .names import NAMESPACE
 
 if TYPE_CHECKING:
     from .shard_actors import Plan
@@ -274,8 +275,6 @@ class ParameterServer(Closing):
         """The actor of this part; None: it has ended."""
         import ray
 
-        from .shard_places import NAMESPACE
-
         try:
             return ray.get_actor(self._plan.actor(part), NAMESPACE)
         except ValueError:
@@ -360,7 +359,7 @@ def _start(
     import ray
 
     from .shard_actors import ShardActor, SnapshotActor, causes
-    from .shard_places import NAMESPACE, parts, strategy
+    from .shard_places import parts, strategy
 
     if not ray.is_initialized():
         ray.init()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from ..errors import Closed
+from .names import NAMESPACE
 
 if TYPE_CHECKING:
     from .shard_actors import Plan
 
-NAMESPACE = "penstock"
 # Address on the node of that name, address elsewhere, epoch.
 Place = tuple[str, str, str, int]
 _LEAST_CPUS = 0.001  # a bundle of a placement group is not empty
