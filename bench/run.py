@@ -36,7 +36,7 @@ from summary import judge_again, print_case, summarise
 HERE = Path(__file__).resolve().parent
 # No entry takes longer than this many seconds.
 TIMEOUT = 180.0
-# And no longer than this after it was told to stop.
+# And no longer than this after it was asked to stop.
 PATIENCE = 10.0
 
 

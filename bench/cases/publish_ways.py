@@ -193,8 +193,8 @@ class Redis:
     @contextlib.contextmanager
     def next(self, seen: int) -> Iterator[Found]:
         if seen > 0:
-            told = self.news.get_message(timeout=None)
-            if told is None or int(told["data"]) <= seen:
+            message = self.news.get_message(timeout=None)
+            if message is None or int(message["data"]) <= seen:
                 yield None
                 return
         version, weights = self.client.mget("version", "w")

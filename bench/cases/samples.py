@@ -273,12 +273,12 @@ def spdl_pool(size: Size) -> Figures:
 
     from spdl.pipeline import SharedMemorySegmentPool, iterate_in_subprocess
 
-    room = 4 * 3 * CROP * CROP * BATCH + 65536
+    bytes_of_batch = 4 * 3 * CROP * CROP * BATCH + 65536
     shares = [
         iterate_in_subprocess(
             functools.partial(Share, samples(size), part),
             buffer_size=4,
-            arena=SharedMemorySegmentPool(room, 8),
+            arena=SharedMemorySegmentPool(bytes_of_batch, 8),
         )
         for part in range(WORKERS)
     ]

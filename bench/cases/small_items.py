@@ -278,17 +278,17 @@ def simple_queue(size: Size) -> Figures:
 
     def epoch() -> Iterator[Any]:
         made: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        room = threading.Semaphore(QUEUE)
+        free_places = threading.Semaphore(QUEUE)
 
         def make() -> None:
             for k in range(size.count):
-                room.acquire()
+                free_places.acquire()
                 made.put(item(k))
 
         threading.Thread(target=make, daemon=True).start()
         for _ in range(size.count):
             yield made.get()
-            room.release()
+            free_places.release()
 
     return measure(size, epoch)
 

@@ -41,10 +41,10 @@ class Broker {
         posix_spawnp(&pid_, "mosquitto", &files, nullptr, arguments, environ) == 0 ||
         posix_spawn(&pid_, "/usr/sbin/mosquitto", &files, nullptr, arguments, environ) == 0;
     posix_spawn_file_actions_destroy(&files);
-    const bool told = write(ends[1], settings.data(), settings.size()) > 0;
+    const bool written = write(ends[1], settings.data(), settings.size()) > 0;
     close(ends[0]);
     close(ends[1]);
-    if (!found || !told)
+    if (!found || !written)
       throw std::runtime_error("mosquitto is not installed: apt-get install mosquitto");
   }
   ~Broker() {

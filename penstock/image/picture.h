@@ -67,7 +67,7 @@ class Picture {
   ImageView pixels();
 
   // Writes the image, contiguous, of its values or normalized float32; nothing else may be called
-  // then but open(). `to` has room for width * height * channels values.
+  // then but open(). `to` has space for width * height * channels values.
   void write(std::byte* to);
 
  private:

@@ -243,7 +243,7 @@ Span inside(int64_t at, int64_t step, int64_t most, int count) {
           static_cast<int>(std::min<int64_t>(end, count))};
 }
 
-// Pixels whose neighbours are in memory; `to` has room for kWritten values at the last one.
+// Pixels whose neighbours are in memory; `to` has space for kWritten values at the last one.
 template <class T, int kChannels>
 void blend_run(const ImageView& in, Walk at, int count, T* to) {
   // Copies, which the compiler knows not to change when a pixel is written.

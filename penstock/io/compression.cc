@@ -85,9 +85,9 @@ size_t Inflate::step(std::span<std::byte> to) {
   refill();
   inflate_state& isal = state_->isal;
   const uint64_t before = used();
-  const auto room = static_cast<uint32_t>(std::min<size_t>(to.size(), 1u << 30));
+  const auto space = static_cast<uint32_t>(std::min<size_t>(to.size(), 1u << 30));
   isal.next_out = reinterpret_cast<uint8_t*>(to.data());
-  isal.avail_out = room;
+  isal.avail_out = space;
   const uint32_t left = isal.avail_in;
   const int result = isal_inflate(&isal);
   if (result != ISAL_DECOMP_OK) isal.avail_in = left;  // undefined after an error
@@ -97,10 +97,10 @@ size_t Inflate::step(std::span<std::byte> to) {
     damaged("they are not valid compressed data");
   } else if (isal.block_state == ISAL_BLOCK_FINISH) {
     state_->between = state_->any = true;
-  } else if (isal.avail_out == room && used() == before) {
+  } else if (isal.avail_out == space && used() == before) {
     damaged("the file ends too early");
   }
-  return room - isal.avail_out;
+  return space - isal.avail_out;
 }
 
 // Reads more input. False: the input has ended.

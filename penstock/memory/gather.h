@@ -17,7 +17,7 @@ inline constexpr size_t kStreamedRow = size_t{256} << 10;
 // The prefetch distance. A few kilobytes keep as many lines in flight as the core can handle; fewer
 // than two rows leave no time, more than 32 gain nothing.
 inline constexpr size_t kAheadBytes = 4096;
-inline constexpr size_t kMostAhead = 32;  // rows
+inline constexpr size_t kMaxAhead = 32;  // rows
 // Of blocks: a part of the second-level cache.
 inline constexpr size_t kBlockBytes = size_t{32} << 10;
 // Of a row; the prefetcher follows longer ones by itself.
@@ -44,7 +44,7 @@ inline constexpr size_t kShortRow = 128;
 template <size_t kBytes, class RowAt>
 void gather(std::byte* dst, size_t row_bytes, size_t count, RowAt row_at) {
   size_t bytes = kBytes != 0 ? kBytes : row_bytes;
-  size_t ahead = std::clamp<size_t>(kAheadBytes / std::max<size_t>(bytes, 1), 2, kMostAhead);
+  size_t ahead = std::clamp<size_t>(kAheadBytes / std::max<size_t>(bytes, 1), 2, kMaxAhead);
   size_t lines = std::min((bytes + kLine - 1) / kLine, kLinesFetched);
   ahead = std::min(ahead, count);
   for (size_t i = 0; i < ahead; ++i) fetch_row(row_at(i), lines);
@@ -63,10 +63,10 @@ void gather(std::byte* dst, size_t row_bytes, size_t count, RowAt row_at) {
 // nothing). `next_row()`: the address of the next row.
 template <class NextRow>
 void gather_blocks(std::byte* dst, size_t bytes, size_t count, NextRow next_row) {
-  constexpr size_t kMostRows = kBlockBytes / kShortRow;
+  constexpr size_t kMaxRows = kBlockBytes / kShortRow;
   const size_t lines = (bytes + kLine - 1) / kLine;
   const size_t together = kBlockBytes / (lines * kLine);
-  std::array<const std::byte*, kMostRows> rows;
+  std::array<const std::byte*, kMaxRows> rows;
   while (count > 0) {
     const size_t n = std::min(together, count);
     for (size_t i = 0; i < n; ++i) {

@@ -211,13 +211,14 @@ uint64_t batches_in_budget(const Snapshot& snapshot) {
   const ConsumerFigures& c = snapshot.consumer;
   if (snapshot.max_bytes == 0 || c.bytes == 0 || c.delivered == 0) return 0;
   const double batch = static_cast<double>(c.bytes) / static_cast<double>(c.delivered);
-  const double room = static_cast<double>(snapshot.max_bytes) / batch;
-  return static_cast<uint64_t>(std::clamp(room, 1.0, 1e9));
+  const double batches = static_cast<double>(snapshot.max_bytes) / batch;
+  return static_cast<uint64_t>(std::clamp(batches, 1.0, 1e9));
 }
 
 bool budget_below_workers(const Snapshot& snapshot) {
-  const uint64_t room = batches_in_budget(snapshot), workers = snapshot.workers.size();
-  return room != 0 && room < (snapshot.active_workers == 0 ? workers : snapshot.active_workers);
+  const uint64_t batches = batches_in_budget(snapshot), workers = snapshot.workers.size();
+  return batches != 0 &&
+         batches < (snapshot.active_workers == 0 ? workers : snapshot.active_workers);
 }
 
 const StageTime* slowest(const std::vector<StageTime>& stages) {

@@ -54,18 +54,18 @@ int SlotWriter::choose(uint64_t held) {
 
 bool SlotWriter::allocate(uint32_t slot) {
   const uint64_t offset = memory_->offset_of(slot);
-  const size_t room = memory_->slot_bytes(), bytes = memory_->layout().bytes();
+  const size_t slot_bytes = memory_->slot_bytes(), bytes = memory_->layout().bytes();
   if (os::memory_headroom() < bytes) return false;
   try {
-    if (offset + room > file_end_) os::resize_file(memory_->fd(), offset + room);
+    if (offset + slot_bytes > file_end_) os::resize_file(memory_->fd(), offset + slot_bytes);
   } catch (const Error&) {
     return false;
   }
-  file_end_ = std::max(file_end_, offset + room);
+  file_end_ = std::max(file_end_, offset + slot_bytes);
   float* const first = memory_->values(slot).data();
   os::prefer_huge_pages(first, bytes, memory_->fd());
   if (os::populate_write(first, bytes, memory_->fd(), offset) != 0) {
-    os::discard(memory_->fd(), nullptr, offset, room);
+    os::discard(memory_->fd(), nullptr, offset, slot_bytes);
     return false;
   }
   backed_ |= bit(slot);

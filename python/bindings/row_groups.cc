@@ -269,7 +269,7 @@ class RowGroupRows : public Indexed {
       return table;
     }
 
-    // Decodes the first of the following row groups that no thread is decoding, if there is room.
+    // Decodes the first of the following row groups that no thread is decoding, if there is space.
     void decode_ahead(size_t number) {
       for (; number < of_.groups.size(); ++number) {
         if (damaged_.contains(number)) continue;

@@ -89,12 +89,12 @@ class PythonResolver final : public train::ShardResolver {
   train::ShardLocation locate(size_t shard, double timeout_s) override {
     const WithGil locked;
     StayWhenEnded stay;
-    const nb::object told = locate_(shard, timeout_s);
+    const nb::object answer = locate_(shard, timeout_s);
     stay.returned();
-    if (nb::isinstance<nb::str>(told)) {
-      throw Error(Code::kClosed, "connect", nb::cast<std::string>(told));
+    if (nb::isinstance<nb::str>(answer)) {
+      throw Error(Code::kClosed, "connect", nb::cast<std::string>(answer));
     }
-    return {nb::cast<std::string>(told[0]), nb::cast<uint64_t>(told[1])};
+    return {nb::cast<std::string>(answer[0]), nb::cast<uint64_t>(answer[1])};
   }
 
  private:

@@ -34,8 +34,8 @@ Example an_item() {
 }
 
 // A connection as a producer's, which uses the memory by itself.
-struct Stranger {
-  explicit Stranger(const std::string& name) {
+struct UnknownProcess {
+  explicit UnknownProcess(const std::string& name) {
     peer = connect_to_name("channel", name);
     REQUIRE(peer);
     GreetingReader reader;
@@ -74,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Channel channel(name, {.capacity = kCapacity, .when_full = when_full});
   if (data[0] & 128) {
     Producer producer(name);
-    const Stranger learner(name);
+    const UnknownProcess learner(name);
     const uint32_t row = 1 - learner.row;
     write(*learner.memory, row, data + 1, size - 1);
     try {
@@ -84,8 +84,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     return 0;
   }
-  const Stranger stranger(name);
-  write(*stranger.memory, stranger.row, data + 1, size - 1);
+  const UnknownProcess unknown(name);
+  write(*unknown.memory, unknown.row, data + 1, size - 1);
   bool evicted = false;
   for (int i = 0; i < 3 && !evicted; ++i) {
     try {
@@ -102,7 +102,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)channel.stats();
   Producer honest(name);
   REQUIRE(honest.put(an_item(), 1'000'000'000));
-  for (;;) {  // what the stranger's ring still holds comes, too
+  for (;;) {  // what the unknown's ring still holds comes, too
     try {
       if (channel.get(100, 1'000'000'000).size() > 0) break;
     } catch (const Error& error) {

@@ -82,3 +82,10 @@ def feed_shard(config: dict[str, Any]) -> None:
         except penstock.InvalidArgument as error:
             seen.append(str(error))
     take_down(config, seen)
+
+
+def feed_epoch(config: dict[str, Any]) -> None:
+    """Take an epoch, and end at once."""
+    with penstock.ray.feed(chain(config["rows"]), batch_size=4, drop_last=True) as feed:
+        seen = len(list(feed))
+    take_down(config, seen)

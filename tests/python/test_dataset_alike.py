@@ -53,7 +53,7 @@ class Yields:
         return iter(self.numbers)
 
 
-class VerdictsOfTwoTypes:
+class AnswersOfTwoTypes:
     """A predicate that is true for all numbers, with another type for one."""
 
     def __init__(self, at: int) -> None:
@@ -341,7 +341,7 @@ def test_rounds_are_alike(mode: Mode) -> None:
 @pytest.mark.parametrize("at", [0, 1, 7])
 def test_verdicts_need_not_be_alike(at: int, mode: Mode) -> None:
     for rows in (Dataset.range(ELEMENTS), Dataset.range(ELEMENTS).map(functions.unchanged)):
-        with rows.filter(VerdictsOfTwoTypes(at)).build(**options(mode)) as feed:
+        with rows.filter(AnswersOfTwoTypes(at)).build(**options(mode)) as feed:
             assert passed(feed) == list(range(ELEMENTS))
         with rows.unique(key=ThatOneIsReal(at)).build(**options(mode)) as feed:
             assert passed(feed) == list(range(ELEMENTS))

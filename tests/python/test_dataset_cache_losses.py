@@ -50,7 +50,7 @@ def cached(chain: Dataset, where: str, folder: pathlib.Path) -> Dataset:
     match where:
         case "memory":
             return chain.cache()
-        case "no room":
+        case "no space":
             return chain.cache(max_bytes=17 << 10)
     return chain.cache(folder / "kept")
 
@@ -65,13 +65,13 @@ def lost(feed: penstock.Loader) -> list[tuple[int, str]]:
 def lost_without(chain: Dataset) -> list[tuple[int, str]]:
     with chain.build(workers=0) as feed:
         passed(feed)
-        told = lost(feed)
-    assert sorted({int(reason.split()[-4]) for _, reason in told}) == list(BAD)
-    return told
+        losses = lost(feed)
+    assert sorted({int(reason.split()[-4]) for _, reason in losses}) == list(BAD)
+    return losses
 
 
 @each(KINDS, (SPAWN,))
-@pytest.mark.parametrize("where", ["memory", "no room", "file"])
+@pytest.mark.parametrize("where", ["memory", "no space", "file"])
 @pytest.mark.parametrize("name", CHAINS)
 def test_each_pass_counts_as_without_a_cache(mode, where, name, tmp_path):
     chain = CHAINS[name]()
@@ -132,8 +132,8 @@ def test_behind_a_state_it_tells_what_the_chain_itself_does(mode, where, name, t
     chain = cached(plain, where, tmp_path)
     states = states_of(chain, **options(mode))
     for own, state in zip(states_of(plain, workers=0), states, strict=True):
-        told = lost_behind(chain, state, **options(mode))
-        assert sorted(told) == sorted(lost_behind(plain, own, workers=0))
+        losses = lost_behind(chain, state, **options(mode))
+        assert sorted(losses) == sorted(lost_behind(plain, own, workers=0))
 
 
 def test_damage_of_what_it_tells_is_an_error(tmp_path):

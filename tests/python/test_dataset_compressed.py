@@ -92,8 +92,8 @@ def test_the_files_tell_unless_they_are_told(folder):
         with pytest.raises(penstock.DataLoss, match="compressed bytes cannot be read"):
             list(Dataset.tfrecord(folder / "part-2", compression=compression))
     for number, compression in enumerate(("gzip", "zlib", "none")):
-        told = Dataset.tfrecord(folder / f"part-{number}", compression=compression)
-        assert len(list(told)) == 30
+        named = Dataset.tfrecord(folder / f"part-{number}", compression=compression)
+        assert len(list(named)) == 30
     with pytest.raises(penstock.InvalidArgument, match="brotli"):
         Dataset.tfrecord("x", compression="brotli")
     with pytest.raises(penstock.InvalidArgument, match="brotli"):
@@ -216,8 +216,8 @@ def test_records_of_one_length_are_the_same_compressed(compression, tmp_path):
         (plain_files / f"{file}").write_bytes(data)
         (packed / f"{file}").write_bytes(pack(data))
     of = {"header_bytes": 4, "footer_bytes": 3}
-    told = {"compression": "zlib"} if compression == "zlib" else {}
-    dataset = Dataset.fixed_records(str(packed / "*"), 4, **of, **told)
+    compression_of = {"compression": "zlib"} if compression == "zlib" else {}
+    dataset = Dataset.fixed_records(str(packed / "*"), 4, **of, **compression_of)
     streamed = Dataset.fixed_records(str(plain_files / "*"), 4, **of, stream=True)
     for stream in (dataset, streamed):
         with pytest.raises(TypeError):

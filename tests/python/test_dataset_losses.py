@@ -43,7 +43,7 @@ def opened(n: int) -> Dataset:
 NUMBERS = [n for n in range(30) if n not in (2, 17)]
 FAILING = Dataset.range(30).map(bad)
 STREAM = FAILING.filter(any_of_them)
-FORGIVEN = FAILING.on_error("skip")
+SKIPPED = FAILING.on_error("skip")
 
 # A chain, and its numbers in order. The lost ones are always 2 and 17.
 CHAINS: dict[str, tuple[Dataset, list[int]]] = {
@@ -82,15 +82,15 @@ CHAINS: dict[str, tuple[Dataset, list[int]]] = {
         STREAM.window(2, shift=5),
         [n for i in range(0, 28, 5) for n in NUMBERS[i : i + 2]],
     ),
-    "windows of those that were forgiven": (
-        FORGIVEN.filter(any_of_them).window(3, shift=3, drop_last=True),
+    "windows of those that were skipped": (
+        SKIPPED.filter(any_of_them).window(3, shift=3, drop_last=True),
         NUMBERS[:27],
     ),
     "no windows": (STREAM.window(99, drop_last=True), []),
     "in turns": (Dataset.interleave([STREAM, Dataset.range(0)], cycle=2), NUMBERS),
-    "forgiven": (FORGIVEN.filter(any_of_them), NUMBERS),
-    "forgiven behind a stream": (STREAM.on_error("skip").batch(4), NUMBERS),
-    "forgiven in a tail": (
+    "skipped": (SKIPPED.filter(any_of_them), NUMBERS),
+    "skipped behind a stream": (STREAM.on_error("skip").batch(4), NUMBERS),
+    "skipped in a tail": (
         Dataset.range(30).filter(any_of_them).map(bad).on_error("skip").filter(any_of_them),
         NUMBERS,
     ),

@@ -208,14 +208,14 @@ def test_losses_are_those_of_one_thread(mode, function, policy):
     else:
         dataset = dataset.on_error(policy)
     dataset = dataset.filter(functions.is_odd).batch(4)
-    told = []
+    results = []
     for kind in (INLINE, mode):
         with dataset.build(**loader, **options(kind)) as feed:
             batches = passed(feed)
             stats = feed.stats()
-            told.append((batches, stats["losses"], stats["skipped"], stats["replaced"]))
-    assert told[0] == told[1]
-    assert told[0][1]
+            results.append((batches, stats["losses"], stats["skipped"], stats["replaced"]))
+    assert results[0] == results[1]
+    assert results[0][1]
 
 
 @each((THREADS, PROCESSES), (SPAWN,))

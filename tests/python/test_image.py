@@ -232,7 +232,7 @@ def test_a_jpeg_that_is_decoded_and_resized_at_once_is_within_1_of_pillow(kind, 
     pixels = picture(500, 375)
     if kind == "saturated":  # many pixels of its JPEG are beyond black or a full colour
         pixels = np.where(pixels > 110, 255, 0).astype(np.uint8)
-    # Pillow's encoder has no room for a saturated progressive one.
+    # Pillow's encoder has no space for a saturated progressive one.
     for options in ({}, {"progressive": True})[: 2 if kind == "picture" else 1]:
         data = encoded(pixels, quality=90, subsampling=subsampling, **options)
         wanted = resized(by_pillow(data), 224, 224, FILTERS["bilinear"]).astype(int)

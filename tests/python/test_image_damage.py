@@ -109,7 +109,7 @@ def test_cut_at_every_hundredth_byte_of_a_large_one():
 
 
 def test_any_flipped_byte_is_an_error_or_a_picture():
-    """A scan has no checksum: what can be told is told, and nothing else happens."""
+    """A scan has no checksum: what can be detected is reported, and nothing else happens."""
     random = np.random.default_rng(0)
     for data in jpegs():
         damaged = []

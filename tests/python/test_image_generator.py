@@ -179,9 +179,9 @@ def test_standardization_is_keras(name):
 def test_statistics_need_a_fit():
     generator = ImageDataGenerator(featurewise_center=True, zca_whitening=True)
     images = images_of(3, 4, 4)
-    with pytest.warns(UserWarning, match="before fit") as told:
+    with pytest.warns(UserWarning, match="before fit") as warned:
         batches = generator.flow(images, np.arange(3), shuffle=False)
-    assert len(told) == 2
+    assert len(warned) == 2
     with batches:
         np.testing.assert_array_equal(all_of(batches)[0], images)
 

@@ -104,7 +104,7 @@ def test_a_row_is_there_when_its_sample_is_emptied(kind, mode):
 
 
 @each((INLINE, Mode(1)), ())
-def test_a_sample_is_let_go_of_once_its_row_is_written(mode):
+def test_a_sample_is_released_once_its_row_is_written(mode):
     class Watched:
         def __init__(self) -> None:
             self.buffer = np.zeros(10)

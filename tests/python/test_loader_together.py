@@ -27,10 +27,10 @@ def test_getitems_of_a_wrong_length_is_told(policy, mode):
         def __getitems__(self, indices: list[int]) -> Any:
             return super().__getitems__(indices)[:-1]
 
-    told = pytest.raises(penstock.InvalidArgument, match="asked for 4 samples and returned 3")
+    raised = pytest.raises(penstock.InvalidArgument, match="asked for 4 samples and returned 3")
     with (
         penstock.Loader(Short(10), batch_size=4, on_error=policy, **mode.options) as feed,
-        told as caught,
+        raised as caught,
     ):
         list(feed)
     assert "a batch of indices 0 ... 3" in str(caught.value.__cause__)
@@ -58,8 +58,8 @@ def test_what_getitems_raised_is_told(collate, mode):
         with pytest.raises(Trouble) as caught:
             list(feed)
         assert "LookupError: all together" in caught.value.__cause__.traceback
-    told = pytest.raises(LookupError, match="all together")
-    with penstock.Loader(OnlyTogether({6}, 8), **options) as feed, told:
+    raised = pytest.raises(LookupError, match="all together")
+    with penstock.Loader(OnlyTogether({6}, 8), **options) as feed, raised:
         list(feed)
     with penstock.Loader(OnlyTogether({6}, 8), on_error="skip", **options) as feed:
         assert len(list(feed)) == 1
@@ -184,8 +184,8 @@ def kill_at_nine(samples: list[Any]) -> Any:
 @pytest.mark.parametrize("source", [Items(10), ten_items])
 def test_a_death_in_collate_of_a_short_batch_names_what_is_in_it(source, mode):
     options = {"batch_size": 4, "collate": kill_at_nine, **mode.options}
-    told = pytest.raises(penstock.WorkerLost, match=r"a batch of indices 8 \.\.\. 9 ")
-    with penstock.Loader(source, **options) as feed, told:
+    raised = pytest.raises(penstock.WorkerLost, match=r"a batch of indices 8 \.\.\. 9 ")
+    with penstock.Loader(source, **options) as feed, raised:
         list(feed)
 
 

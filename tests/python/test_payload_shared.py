@@ -105,8 +105,8 @@ torch.multiprocessing.set_sharing_strategy(sys.argv[1])
 whole = torch.arange(6.0).share_memory_()
 with payload.pack({"part": whole[2:4], "column": whole.view(3, 2)[:, 1]}) as packed:
     whole[2] = 77
-    told = ask(packed, "(obj['part'].tolist(), obj['column'].fill_(5).tolist())")
-assert told == ([77, 3], [5, 5, 5]), told
+    answer = ask(packed, "(obj['part'].tolist(), obj['column'].fill_(5).tolist())")
+assert answer == ([77, 3], [5, 5, 5]), answer
 assert whole.tolist() == [0, 5, 77, 5, 4, 5], whole
 """
 

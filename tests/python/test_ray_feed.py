@@ -191,6 +191,15 @@ def test_counts_of_a_feed_are_in_ray_s_metrics(train: Any, monkeypatch: pytest.M
 
     ray, module = ModuleType("ray"), ModuleType("ray.util.metrics")
     ray.is_initialized = lambda: True  # type: ignore[attr-defined]
+    sent: list[tuple[str, str, int]] = []
+    monkeypatch.setattr(
+        "penstock.ray.metrics.send",
+        lambda part, tags, counts: sent.append((part, tags["rank"], counts["delivered"])),
+    )
+    pages: list[int] = []
+    monkeypatch.setattr(
+        "penstock.ray.metrics.send_page", lambda feed, tags: pages.append(feed.stats()["epochs"])
+    )
     module.Gauge = Gauge  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setitem(sys.modules, "ray.util", ModuleType("ray.util"))
@@ -204,6 +213,8 @@ def test_counts_of_a_feed_are_in_ray_s_metrics(train: Any, monkeypatch: pytest.M
         assert len(list(feed)) == 5
     wait_for(lambda: not any(each.name == "penstock metrics" for each in threading.enumerate()))
     assert shown["penstock_feed_delivered", "1"] == 10  # the last counts, after close
+    assert sent[-1] == ("feed", "1", 10)
+    assert pages[-1] == 2
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

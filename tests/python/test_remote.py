@@ -687,9 +687,9 @@ def test_losses_reports_and_logs_tell_no_secrets(mode, server, secret, tmp_path,
         assert len(losses) == 2
         feed.report(tmp_path / "report.html")
         feed.trace(tmp_path / "trace.json")
-        told = [str(losses), repr(feed), json.dumps(feed.state()), caplog.text]
-    told += [(tmp_path / name).read_text() for name in ("report.html", "trace.json")]
-    assert SECRET not in "\n".join(told)
+        texts = [str(losses), repr(feed), json.dumps(feed.state()), caplog.text]
+    texts += [(tmp_path / name).read_text() for name in ("report.html", "trace.json")]
+    assert SECRET not in "\n".join(texts)
 
 
 def test_the_command_line_tells_no_secrets(server, secret, tmp_path, capsys):

@@ -233,16 +233,16 @@ def test_a_last_snapshot_that_cannot_be_written_is_an_error_and_the_weights_are_
 
 
 @pytest.fixture
-def told(weights, tmp_path):
+def message(weights, tmp_path):
     server = {"processes": True, "snapshots": str(tmp_path / "kept")}
     save = str(tmp_path / "out" / "end.safetensors")
     (tmp_path / "out").mkdir()
-    told = {"weights": str(weights), "optimizer": "sgd", "hyper": {"lr": 1.0}, "secret": ""}
-    return {**told, "server": server, "save": save}
+    message = {"weights": str(weights), "optimizer": "sgd", "hyper": {"lr": 1.0}, "secret": ""}
+    return {**message, "server": server, "save": save}
 
 
-def test_what_never_served_saves_nothing(told, monkeypatch):
-    with open(told["save"], "w") as older:
+def test_what_never_served_saves_nothing(message, monkeypatch):
+    with open(message["save"], "w") as older:
         older.write("older")
 
     def gone(_):
@@ -250,12 +250,12 @@ def test_what_never_served_saves_nothing(told, monkeypatch):
 
     monkeypatch.setattr(train.ParameterServer, "stats", gone)
     with pytest.raises(penstock.Timeout):
-        shards.serve(told, wait=lambda: None)
-    with open(told["save"]) as older:
+        shards.serve(message, wait=lambda: None)
+    with open(message["save"]) as older:
         assert older.read() == "older"
 
 
-def test_all_that_could_not_be_written_is_said(told, tmp_path, capsys):
+def test_all_that_could_not_be_written_is_said(message, tmp_path, capsys):
     def in_the_way():
         with train.connect(json.loads(capsys.readouterr().out)["addresses"]) as client:
             client.push(ones(client))
@@ -264,7 +264,7 @@ def test_all_that_could_not_be_written_is_said(told, tmp_path, capsys):
             (tmp_path / name).write_text("")
 
     with pytest.raises(penstock.System, match=r"last snapshot.*kept.*end\.safetensors"):
-        shards.serve(told, wait=in_the_way)
+        shards.serve(message, wait=in_the_way)
 
 
 @pytest.mark.parametrize(

@@ -48,16 +48,16 @@ def test_worker_info_and_init_function():
     with DataLoader(
         data.Told(), num_workers=2, worker_init_fn=data.note, multiprocessing_context="forkserver"
     ) as loader:
-        told = [tuple(int(v) for v in batch) for epoch in range(2) for batch in loader]
-    for worker, workers, noted, _, _, threads in told:
+        infos = [tuple(int(v) for v in batch) for epoch in range(2) for batch in loader]
+    for worker, workers, noted, _, _, threads in infos:
         assert workers == 2
         assert noted == 10 * worker
         assert threads == 1
-    seeds = {worker: seed for worker, _, _, seed, _, _ in told}
-    assert {worker for worker, *_ in told} <= {0, 1}
+    seeds = {worker: seed for worker, _, _, seed, _, _ in infos}
+    assert {worker for worker, *_ in infos} <= {0, 1}
     if len(seeds) == 2:
         assert seeds[1] == seeds[0] + 1
-    assert len({pid for *_, pid, _ in told}) <= 2  # the same processes in both epochs
+    assert len({pid for *_, pid, _ in infos}) <= 2  # the same processes in both epochs
 
 
 def test_an_init_function_that_fails_is_told():

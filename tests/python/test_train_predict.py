@@ -258,11 +258,11 @@ def test_several_fields_and_functions_are_inputs():
 
 
 def test_a_model_may_use_its_outputs_memory_again():
-    room = np.zeros(4, np.float32)
+    buffer = np.zeros(4, np.float32)
 
     def reuses(x):
-        np.copyto(room[: len(x)], x[:, 0])
-        return room[: len(x)]
+        np.copyto(buffer[: len(x)], x[:, 0])
+        return buffer[: len(x)]
 
     outputs, _ = train.predict(reuses, [IMAGES], batch_size=4)
     assert np.array_equal(outputs, IMAGES[:, 0])

@@ -22,15 +22,15 @@ class Places:
 
     def __init__(self, shards: int) -> None:
         self.shards = shards
-        self.told: dict[int, Any] = {}
+        self.answers: dict[int, Any] = {}
         self.asked = 0
 
     def locate(self, shard: int, timeout: float) -> Any:
         self.asked += 1
-        told = self.told[shard]
-        if isinstance(told, Exception):
-            raise told
-        return told
+        answers = self.answers[shard]
+        if isinstance(answers, Exception):
+            raise answers
+        return answers
 
 
 def shard_of(folder: Path, number: int = 0, shards: int = 1, mode: Any = None) -> Any:
@@ -78,7 +78,7 @@ def save(folder: Path, *shards: Any) -> None:
 def test_a_shard_that_moved_is_found_and_an_old_one_is_refused(tmp_path: Path) -> None:
     places = Places(1)
     first = begun(tmp_path)
-    places.told[0] = place(first)
+    places.answers[0] = place(first)
     with train.connect(places, secret=SECRET, worker_id=3, timeout=0.5) as client:
         push(client, 2)
         save(tmp_path, first)
@@ -87,28 +87,28 @@ def test_a_shard_that_moved_is_found_and_an_old_one_is_refused(tmp_path: Path) -
         assert second.restore(None)
         assert second.epoch == first.epoch + 1
         # The client is connected to the old shard, which has not noticed yet; a new one is not.
-        places.told[0] = place(second)
+        places.answers[0] = place(second)
         with train.connect(places, secret=SECRET, worker_id=3, timeout=0.5) as again:
             assert again.sequence == 2
             push(again)
             assert again.pull() == [3]
-            places.told[0] = (old[0], second.epoch)
+            places.answers[0] = (old[0], second.epoch)
             second.close()
             with pytest.raises(penstock.Timeout, match="has replaced this shard with epoch 1"):
                 again.pull()
         assert first.fence()
         assert first.addresses == []
-        places.told[0] = "shard 0 is being restarted"
+        places.answers[0] = "shard 0 is being restarted"
         with pytest.raises(penstock.Timeout, match="shard 0 is being restarted"):
             client.pull()
 
 
 def test_an_exception_of_a_resolver_reaches_the_caller(tmp_path: Path) -> None:
     places = Places(1)
-    places.told[0] = RuntimeError("no such cluster")
+    places.answers[0] = RuntimeError("no such cluster")
     with pytest.raises(RuntimeError, match="no such cluster"):
         train.connect(places, secret=SECRET)
-    places.told[0] = place(begun(tmp_path))
+    places.answers[0] = place(begun(tmp_path))
     with pytest.raises(penstock.InvalidArgument, match="shards is 0"):
         train.connect(Places(0))
 
@@ -116,7 +116,7 @@ def test_an_exception_of_a_resolver_reaches_the_caller(tmp_path: Path) -> None:
 def test_two_shards_are_restored_from_one_snapshot(tmp_path: Path) -> None:
     places = Places(2)
     shards = [begun(tmp_path, number=i, shards=2) for i in range(2)]
-    places.told = dict(enumerate(map(place, shards)))
+    places.answers = dict(enumerate(map(place, shards)))
     with train.connect(places, secret=SECRET, worker_id=1) as client:
         push(client, 3)
         save(tmp_path, *shards)
@@ -129,7 +129,7 @@ def test_two_shards_are_restored_from_one_snapshot(tmp_path: Path) -> None:
     )
     for shard in again:
         assert shard.restore(writer.find())
-    places.told = dict(enumerate(map(place, again)))
+    places.answers = dict(enumerate(map(place, again)))
     with train.connect(places, secret=SECRET, worker_id=1) as client:
         assert client.sequence == 3
         push(client)
@@ -141,7 +141,7 @@ def test_two_shards_are_restored_from_one_snapshot(tmp_path: Path) -> None:
 def test_a_heartbeat_keeps_the_lease_in_a_long_step(tmp_path: Path, heartbeat: bool) -> None:
     places = Places(1)
     shard = begun(tmp_path, mode=_engine.ServerMode(1, 0.2, 0, 0.0, 0))
-    places.told[0] = place(shard)
+    places.answers[0] = place(shard)
     with train.connect(places, secret=SECRET, heartbeat=heartbeat) as client:
         client.pull()
         time.sleep(0.8)  # the step

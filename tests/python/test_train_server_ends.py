@@ -201,9 +201,9 @@ def test_a_log_handler_may_use_the_server():
     logging.getLogger("penstock").addHandler(handler)
     try:
         with served(use_multiprocessing=True) as server:
-            server._processes._on_message("1 0 there is no room")
+            server._processes._on_message("1 0 there is no space")
             ((text, pids),) = heard
-            assert "no room" in text
+            assert "no space" in text
             assert pids == server.pids
     finally:
         logging.getLogger("penstock").removeHandler(handler)

@@ -113,10 +113,11 @@ std::vector<Mount> cgroup_mounts(const std::string& path) {
 uint64_t meminfo(std::string_view key) { return read_keyed("/proc/meminfo", key) * 1024; }
 
 unsigned cores_of_affinity() {
-  for (int room = 1024; room <= 1 << 20; room *= 2) {  // EINVAL: the kernel's mask is wider
-    cpu_set_t* set = CPU_ALLOC(room);
+  for (int processors = 1024; processors <= 1 << 20;
+       processors *= 2) {  // EINVAL: the kernel's mask is wider
+    cpu_set_t* set = CPU_ALLOC(processors);
     if (set == nullptr) break;
-    size_t bytes = CPU_ALLOC_SIZE(room);
+    size_t bytes = CPU_ALLOC_SIZE(processors);
     int count = sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
     CPU_FREE(set);
     if (count > 0) return static_cast<unsigned>(count);

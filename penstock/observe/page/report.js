@@ -90,7 +90,7 @@ const Page = (function () {
 
   function fill_head() {
     const workers = data.workers.length;
-    const how = live ? 'live' : data.mode === 'inline' ? 'in line' : workers + ' ' + (workers === 1 ? data.mode.replace(/(e)?s$/, '$1') : data.mode);
+    const how = live ? 'live' : data.mode === 'inline' ? 'in line' : workers + ' ' + (workers === 1 ? data.mode.replace(/(?:(ss)es|s)$/, '$1') : data.mode);
     $('subject').textContent = [data.title, how, duration(a.seconds * 1e6)].filter(Boolean).join(' \u00b7 ');
     document.title = (data.title ? data.title + ' \u2013 ' : '') + 'penstock report';
     $('verdict').textContent = a.verdict;

@@ -218,8 +218,8 @@
       context.fillRect(x, AXIS - 5, 1, height - AXIS + 5);
       context.fillStyle = colour.soft;
       const text = (t / unit[0]).toFixed(digits) + unit[1];
-      const room = context.measureText(text).width;
-      context.fillText(text, Math.max(0, Math.min(width - room, x - room / 2)), 2);
+      const wide = context.measureText(text).width;
+      context.fillText(text, Math.max(0, Math.min(width - wide, x - wide / 2)), 2);
     }
   }
 
@@ -324,8 +324,8 @@
     tip.hidden = !found;
     if (!found) return;
     tip.textContent = describe(found);
-    const room = $('stage').clientWidth - tip.offsetWidth;
-    tip.style.left = Math.max(0, Math.min(x + 14, room)) + 'px';
+    const limit = $('stage').clientWidth - tip.offsetWidth;
+    tip.style.left = Math.max(0, Math.min(x + 14, limit)) + 'px';
     tip.style.top = (y + 18) + 'px';
   }
 

@@ -165,6 +165,7 @@ class Loader(Restorable, Closing):
         self._losses = LossLog(info.title)
         # Lanes of the report for the device that batches go to: names with events of the engine.
         self._device_lanes: Callable[[], list[Any]] = list
+        self._closing: Callable[[Loader], None] | None = None  # is called before the workers end
         self._spec: Any = None
         core_settings = {
             **self._settings,
@@ -443,7 +444,7 @@ class Loader(Restorable, Closing):
         OSError
             The file could not be written.
         """
-        _write(path, self._core.report_html(self._about()))
+        _write(path, self._page())
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Write the same events for chrome://tracing and Perfetto. Raises `OSError` as `report`."""
@@ -453,6 +454,10 @@ class Loader(Restorable, Closing):
         """Return the bottleneck and what to change, from the counters so far."""
         result: dict[str, Any] = self._core.analysis(self._about())
         return result
+
+    def _page(self) -> str:
+        page: str = self._core.report_html(self._about())
+        return page
 
     def _about(self) -> dict[str, Any]:
         s = self._settings
@@ -485,6 +490,8 @@ class Loader(Restorable, Closing):
         """
         if self._finalizer.alive and not self._foreign():
             self._losses.write(self.epoch, self._core.stats())
+            if self._closing is not None:
+                self._closing(self)
         self._finalizer()
 
 

@@ -183,7 +183,7 @@ class WorkerPool:
         if self.info.kind == "chain":
             fd = self._shared()["files"]
             files = os.pread(fd, os.fstat(fd).st_size, 0)
-        told = (
+        arguments = (
             self.core,
             self.info.remote,
             places,
@@ -193,7 +193,9 @@ class WorkerPool:
             not places.start,
         )
         locality = self.info.remote[0].locality
-        self.running.hosts = Hosts(*told) if locality is None else RoutedHosts(locality, *told)
+        self.running.hosts = (
+            Hosts(*arguments) if locality is None else RoutedHosts(locality, *arguments)
+        )
         self.running.hosts.start()
 
     def _start_stream_reader(self) -> None:

@@ -6,6 +6,7 @@ from .feed import feed
 from .parameter_server import ParameterServer, parameter_server
 from .population import Population, PopulationRun, population
 from .relay import Relay, relay, relay_channel
+from .report import Report, report
 from .rows import rows
 from .workers import workers
 
@@ -14,11 +15,13 @@ __all__ = [
     "Population",
     "PopulationRun",
     "Relay",
+    "Report",
     "feed",
     "parameter_server",
     "population",
     "relay",
     "relay_channel",
+    "report",
     "rows",
     "workers",
 ]

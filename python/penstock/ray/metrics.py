@@ -1,4 +1,4 @@
-"""Counts of penstock in Ray's metrics, which its dashboard and Prometheus show."""
+"""Counts of penstock in Ray's metrics, which its dashboard and Prometheus show, and its report."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .report import send, send_page
+
 if TYPE_CHECKING:
     from ..loader import Loader
 
 SECONDS = 2.0  # between two times that a count is given to Ray
+_POLL = 0.1  # seconds between two looks at whether a feed's epoch has ended
 
 _FEED = (
     "delivered",
@@ -33,11 +36,15 @@ _numbers = itertools.count()
 
 
 class Gauges:
-    """Gauges ``penstock_{part}_{key}``, all with the same tags. Threads: one at a time."""
+    """Gauges ``penstock_{part}_{key}``, all with the same tags; the report has their numbers, too.
+
+    Threads: one at a time.
+    """
 
     def __init__(self, part: str, keys: Iterable[str], **tags: str) -> None:
         from ray.util.metrics import Gauge
 
+        self._part, self._tags = part, tags
         self._gauges = {}
         for key in keys:
             gauge = Gauge(f"penstock_{part}_{key}", f"{key} of a {part}", tuple(tags))
@@ -46,10 +53,14 @@ class Gauges:
 
     def show(self, counts: Mapping[str, Any]) -> None:
         """Set each gauge that has a number in `counts`."""
-        for key, gauge in self._gauges.items():
-            number = counts.get(key)
-            if number is not None and not math.isnan(number):
-                gauge.set(number)
+        numbers = {
+            key: number
+            for key in self._gauges
+            if (number := counts.get(key)) is not None and not math.isnan(number)
+        }
+        for key, number in numbers.items():
+            self._gauges[key].set(number)
+        send(self._part, self._tags, numbers)
 
 
 def show_feed(feed: Loader, rank: int) -> None:
@@ -57,20 +68,40 @@ def show_feed(feed: Loader, rank: int) -> None:
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return
+    shown = _Feed({"rank": str(rank), "feed": str(next(_numbers))})
+    feed._closing = shown.show
     threading.Thread(
-        target=_show_feed,
-        args=(weakref.ref(feed), {"rank": str(rank), "feed": str(next(_numbers))}),
-        name="penstock metrics",
-        daemon=True,
+        target=shown.run, args=(weakref.ref(feed),), name="penstock metrics", daemon=True
     ).start()
 
 
-def _show_feed(feed: weakref.ref[Loader], tags: dict[str, str]) -> None:  # in a thread
-    gauges = Gauges("feed", _FEED, **tags)
-    while (its := feed()) is not None:
-        closed = its.closed
-        gauges.show(its.stats())
-        del its
-        if closed:
-            return
-        time.sleep(SECONDS)
+class _Feed:
+    """A feed's counts, and its page for the report."""
+
+    def __init__(self, tags: dict[str, str]) -> None:
+        self._tags = tags
+        self._gauges = Gauges("feed", _FEED, **tags)
+        self._lock = threading.Lock()
+
+    def show(self, feed: Loader) -> None:
+        """Give the counts and the page to Ray."""
+        with self._lock:
+            self._gauges.show(feed.stats())
+            send_page(feed, self._tags)
+
+    def run(self, feed: weakref.ref[Loader]) -> None:  # in a thread
+        epochs = 0
+        counted = sent = time.monotonic()
+        gap = SECONDS  # until the page is sent again
+        while (its := feed()) is not None and not its.closed:
+            now, counts = time.monotonic(), its.stats()
+            # A worker of Ray Train ends soon after its last epoch.
+            if counts["epochs"] != epochs or now - sent >= gap:
+                epochs, counted, sent, gap = counts["epochs"], now, now, min(2 * gap, 60.0)
+                self.show(its)
+            elif now - counted >= SECONDS:
+                counted = now
+                with self._lock:
+                    self._gauges.show(counts)
+            del its
+            time.sleep(_POLL)

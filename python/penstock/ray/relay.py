@@ -8,6 +8,7 @@ from typing import Any
 from ..base.arguments import flag, string
 from ..base.conventions import Closing, shown
 from ..errors import Closed, System
+from .names import NAMESPACE
 
 _START, _STEP = 120.0, 30.0  # seconds: until the first actor runs; for an answer
 
@@ -93,7 +94,7 @@ def _start(kind: str, name: str, to: str | None, encrypt: bool | None, operation
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from .relay_actors import NAMESPACE, RelaySource
+    from .relay_actors import RelaySource
 
     name = string("name", name, operation)
     to = name if to is None else string("to", to, operation)
@@ -151,8 +152,6 @@ class Relay(Closing):
         """
         import ray
 
-        from .relay_actors import NAMESPACE
-
         try:
             found: dict[str, dict[str, Any]] = ray.get(
                 ray.get_actor(self._actor, NAMESPACE).stats.remote(), timeout=_STEP
@@ -164,8 +163,6 @@ class Relay(Closing):
     def close(self) -> None:
         """End the actors. Readers keep the last version. Idempotent."""
         import ray
-
-        from .relay_actors import NAMESPACE
 
         try:
             ray.kill(ray.get_actor(self._actor, NAMESPACE))  # and with it those that it made

@@ -14,7 +14,6 @@ from .. import _engine
 from ..errors import Error
 from .metrics import SECONDS, Gauges
 
-NAMESPACE = "penstock"
 # Seconds: between two looks at the cluster's nodes; for one wait; between two attempts to connect.
 _NODES, _WAIT, _PAUSE = 1.0, 0.5, 0.5
 _START, _ATTACH = 60.0, 10.0  # seconds: for a copy's actor; for the learner's first version
@@ -34,7 +33,7 @@ class RelayCopy:
         while True:
             try:
                 self._receiver.receive(_WAIT)
-            except Error:  # the sender is told, or connects again
+            except Error:  # the sender gets the error, or connects again
                 time.sleep(0.01)
 
 
@@ -52,7 +51,7 @@ class ChannelCopy:
         while True:
             try:
                 self._sender.answer(_WAIT)
-            except Error:  # the receiver is told, or connects again
+            except Error:  # the receiver gets the error, or connects again
                 time.sleep(0.01)
 
 

@@ -33,8 +33,8 @@ def workers(
     Each Loader has actors of its own. An actor runs several workers, which are processes that share
     one copy of the data set. Actors are spread over the nodes and restarted when they or their node
     die. An actor whose node is drained finishes its batches, then starts on another node. Actors
-    for which no node has room start when one joins. Batches do not pass through Ray's object store:
-    workers send them to the Loader over TCP.
+    for which no node has free processors start when one joins. Batches do not pass through Ray's
+    object store: workers send them to the Loader over TCP.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def workers(
     num_cpus : float
         The processors that Ray reserves for each.
     per_actor : int, optional
-        Workers of an actor: they are on one node, which must have room for all of them. None:
+        Workers of an actor: they are on one node, which must have processors for all of them. None:
         `count` divided by the number of nodes.
     locality : callable, list or dict, optional
         For a data set with ``__getitem__`` whose files only some nodes have: ``locality(index)`` or
@@ -180,13 +180,13 @@ class _RayWorkers(RemoteWorkers):
         share = -(-self.count // max(len(processors), 1))
         if not self._num_cpus:
             return share
-        room = int(max(processors, default=0) // self._num_cpus)
-        if room == 0:
+        free = int(max(processors, default=0) // self._num_cpus)
+        if free == 0:
             raise InvalidArgument(
                 f"no node of Ray's cluster has {self._num_cpus:g} processors for a worker",
                 _OPERATION,
             )
-        return min(share, room)
+        return min(share, free)
 
     def close(self, hosts: list[Host]) -> None:
         import ray

@@ -162,8 +162,8 @@ def _told(error: BaseException) -> dict[str, str]:
     return {"error": name, "text": said, "trace": trace}
 
 
-def _rebuilt(told: dict[str, str], server: str) -> BaseException:
-    name, said = told["error"], told["text"]
+def _rebuilt(reply: dict[str, str], server: str) -> BaseException:
+    name, said = reply["error"], reply["text"]
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     made: BaseException | None = None
     if isinstance(kind, type) and issubclass(kind, Exception):
@@ -172,7 +172,7 @@ def _rebuilt(told: dict[str, str], server: str) -> BaseException:
         except Exception:  # its constructor takes other arguments
             made = None
     made = made or RemoteError(f"{name}: {said}", name)
-    made.__cause__ = WorkerTraceback(told["trace"], server)
+    made.__cause__ = WorkerTraceback(reply["trace"], server)
     return made
 
 

@@ -179,7 +179,7 @@ TEST(PlaneResizeTest, other_resizes_are_those_of_the_pixels) {
             resized_pixels(testing::cut(whole, 3, 5, 44, 60), 20, 30));  // narrow
 }
 
-// Random rows with room on both sides.
+// Random rows with space on both sides.
 struct RandomRows {
   static constexpr size_t kSide = 64, kRows = 18, kWidth = 400;
   std::vector<uint8_t> values;

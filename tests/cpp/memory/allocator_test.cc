@@ -210,7 +210,7 @@ TEST(Allocator, resize_keeps_contents_and_moves_only_when_it_must) {
   };
   void* block = allocator.resize(nullptr, 1000);
   fill(block, 1000);
-  EXPECT_EQ(allocator.resize(block, 1020), block) << "the class has room for it";
+  EXPECT_EQ(allocator.resize(block, 1020), block) << "the class has space for it";
   void* moved = allocator.resize(block, 300000);
   ASSERT_NE(moved, nullptr);
   EXPECT_TRUE(check(moved, 1000));

@@ -88,7 +88,7 @@ TEST(Lease, views_outlive_a_killed_owner) {
 
 TEST(Lease, thousands_of_blocks_go_to_another_process_and_come_back_whole) {
   constexpr int kBlocks = 20000;
-  struct Parcel {
+  struct Message {
     Ref ref;
     uint64_t stamp;
   };
@@ -107,9 +107,9 @@ TEST(Lease, thousands_of_blocks_go_to_another_process_and_come_back_whole) {
       held.pop_back();
     };
     for (int i = 0; i < kBlocks; ++i) {
-      Parcel parcel;
-      if (!to_child.receive(parcel)) return false;
-      held.emplace_back(Lease(mine, parcel.ref), parcel.stamp);
+      Message message;
+      if (!to_child.receive(message)) return false;
+      held.emplace_back(Lease(mine, message.ref), message.stamp);
       while (held.size() > random() % 40) check(random() % held.size());
     }
     while (!held.empty()) check(held.size() - 1);
@@ -126,11 +126,11 @@ TEST(Lease, thousands_of_blocks_go_to_another_process_and_come_back_whole) {
       block = static_cast<std::byte*>(allocator.allocate(bytes));
       if (block != nullptr) ref = allocator.share(block);
     }
-    Parcel parcel{*ref, random()};
-    std::memcpy(block, &parcel.stamp, 8);
-    std::memcpy(block + bytes - 8, &parcel.stamp, 8);
+    Message message{*ref, random()};
+    std::memcpy(block, &message.stamp, 8);
+    std::memcpy(block + bytes - 8, &message.stamp, 8);
     allocator.release(block);
-    ASSERT_TRUE(to_child.send(parcel));
+    ASSERT_TRUE(to_child.send(message));
   }
   EXPECT_EQ(status_of(child), 0);
   allocator.collect();

@@ -145,9 +145,9 @@ TEST_F(LedgerTest, the_last_lease_takes_its_block_off_in_any_process) {
 }
 
 TEST_F(LedgerTest, a_block_counts_for_as_long_as_it_was_resized_to) {
-  void* room = a->allocate(12 * kMiB);
-  a->lease(room).reset();  // the page for headers is allocated after it
-  a->release(room);
+  void* space = a->allocate(12 * kMiB);
+  a->lease(space).reset();  // the page for headers is allocated after it
+  a->release(space);
   void* block = a->allocate(4 * kMiB);
   ASSERT_EQ(a->resize(block, 6 * kMiB), block);
   EXPECT_EQ(in_use(0), 6 * kMiB);

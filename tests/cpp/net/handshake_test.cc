@@ -91,9 +91,9 @@ Bytes encrypted_by(Tls& tls, const Bytes& plain) {
 }
 
 void comes(Tls& tls, const Bytes& bytes) {
-  const auto room = tls.receive_buffer();
-  ASSERT_LE(bytes.size(), room.size());
-  std::ranges::copy(bytes, room.begin());
+  const auto buffer = tls.receive_buffer();
+  ASSERT_LE(bytes.size(), buffer.size());
+  std::ranges::copy(bytes, buffer.begin());
   tls.received(bytes.size());
 }
 

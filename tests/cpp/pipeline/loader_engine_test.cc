@@ -94,8 +94,8 @@ TEST_P(EngineWorkers, a_map_below_and_above_a_batch) {
   auto twice = number_op([](int64_t n, const Keys&, uint32_t) { return 2 * n; });
   Loader below = Dataset::range(0, 5).map(twice).batch(2).build(options());
   EXPECT_EQ(pass_of(below), (std::vector<Numbers>{{0, 2}, {4, 6}, {8}}));
-  auto told = inferred_from_elements([](int64_t n, const Keys&, uint32_t) { return n + 1; });
-  Loader unknown = Dataset::range(0, 130).map(told).batch(100).build(options());
+  auto numbers = inferred_from_elements([](int64_t n, const Keys&, uint32_t) { return n + 1; });
+  Loader unknown = Dataset::range(0, 130).map(numbers).batch(100).build(options());
   EXPECT_EQ(pass_of(unknown), (std::vector<Numbers>{run(1, 101), run(101, 131)}));
 }
 

@@ -55,19 +55,19 @@ class Given : public ElementReader {
 };
 
 // A number and the losses reported with it; -1: a failed number, -2: a row of losses only.
-using Told = std::pair<int64_t, std::vector<uint64_t>>;
+using RowNotes = std::pair<int64_t, std::vector<uint64_t>>;
 
-std::vector<Told> rows_of(Chunk& chunk) {
-  std::vector<Told> rows;
+std::vector<RowNotes> rows_of(Chunk& chunk) {
+  std::vector<RowNotes> rows;
   for (uint32_t row = 0; row < chunk.rows(); ++row) {
-    Told told{-1, {}};
+    RowNotes row_notes{-1, {}};
     if (chunk.left_out(row)) {
-      told = {-2, {chunk.take_failure(row).position}};
+      row_notes = {-2, {chunk.take_failure(row).position}};
     } else if ((chunk.alive() >> row & 1) != 0) {
-      std::memcpy(&told.first, chunk.at(0, row), sizeof(told.first));
+      std::memcpy(&row_notes.first, chunk.at(0, row), sizeof(row_notes.first));
     }
-    for (const Failure& lost : chunk.take_notes(row)) told.second.push_back(lost.position);
-    rows.push_back(std::move(told));
+    for (const Failure& lost : chunk.take_notes(row)) row_notes.second.push_back(lost.position);
+    rows.push_back(std::move(row_notes));
   }
   return rows;
 }
@@ -81,10 +81,10 @@ struct Reading {
   explicit Reading(std::unique_ptr<ElementReader> of)
       : reader(noting_reader(std::move(of), context)) {}
 
-  std::vector<Told> rest(uint32_t most = Chunk::kRows) {
-    std::vector<Told> all;
+  std::vector<RowNotes> rest(uint32_t most = Chunk::kRows) {
+    std::vector<RowNotes> all;
     while (reader->next(most, chunk) != 0) {
-      for (Told& told : rows_of(chunk)) all.push_back(std::move(told));
+      for (RowNotes& row_notes : rows_of(chunk)) all.push_back(std::move(row_notes));
     }
     EXPECT_EQ(reader->next(most, chunk), 0U);
     return all;
@@ -96,7 +96,7 @@ TEST(PlacedReader, skipped_elements_are_reported_with_the_next_delivered_one) {
     Reading reading(
         std::make_unique<Given>(7, piece, std::set<int64_t>{0, 1, 4, 6}, std::set<int64_t>{5}));
     reading.reader->begin(0);
-    const std::vector<Told> expected = {{2, {0, 1}}, {3, {}}, {-1, {4}}, {-2, {6}}};
+    const std::vector<RowNotes> expected = {{2, {0, 1}}, {3, {}}, {-1, {4}}, {-2, {6}}};
     EXPECT_EQ(reading.rest(), expected) << piece;
     reading.reader->begin(1);
     EXPECT_EQ(reading.rest(2), expected) << piece;
@@ -106,7 +106,7 @@ TEST(PlacedReader, skipped_elements_are_reported_with_the_next_delivered_one) {
 TEST(PlacedReader, where_all_is_lost_it_stands_for_itself) {
   Reading reading(std::make_unique<Given>(3, 1, std::set<int64_t>{0, 1, 2}, std::set<int64_t>{}));
   reading.reader->begin(0);
-  EXPECT_EQ(reading.rest(), (std::vector<Told>{{-2, {0, 1, 2}}}));
+  EXPECT_EQ(reading.rest(), (std::vector<RowNotes>{{-2, {0, 1, 2}}}));
 }
 
 TEST(PlacedReader, a_state_has_the_losses_that_were_not_reported_yet) {
@@ -124,13 +124,13 @@ TEST(PlacedReader, a_state_has_the_losses_that_were_not_reported_yet) {
     const auto given = [&] { return std::make_unique<Given>(30, piece, skipped, failed); };
     Reading reading(given());
     reading.reader->begin(0);
-    const std::vector<Told> whole = reading.rest();
+    const std::vector<RowNotes> whole = reading.rest();
     reading.reader->begin(0);
     for (size_t taken = 0;;) {
       const State state = State::parse(reading.reader->save().dump());
       Reading other(given());
       other.reader->load(0, state);
-      ASSERT_EQ(other.rest(), std::vector<Told>(whole.begin() + taken, whole.end()))
+      ASSERT_EQ(other.rest(), std::vector<RowNotes>(whole.begin() + taken, whole.end()))
           << "after " << taken << " of round " << round;
       const uint32_t count = reading.reader->next(3, reading.chunk);
       if (count == 0) break;

@@ -14,11 +14,11 @@ namespace penstock::test {
 class NumberOp : public Op {
  public:
   using Function = std::function<int64_t(int64_t, const Keys&, uint32_t j)>;
-  explicit NumberOp(Function function, bool told = true, bool user = false)
-      : function_(std::move(function)), told_(told), user_(user) {}
+  explicit NumberOp(Function function, bool spec_known = true, bool user = false)
+      : function_(std::move(function)), spec_known_(spec_known), user_(user) {}
 
   std::string title() const override { return "number"; }
-  SpecRef result(const ElementSpec&) const override { return told_ ? spec() : nullptr; }
+  SpecRef result(const ElementSpec&) const override { return spec_known_ ? spec() : nullptr; }
   bool user_code() const override { return user_; }
   std::unique_ptr<OpRun> bind(SpecRef, Context&) const override {
     return std::make_unique<Run>(*this);
@@ -50,7 +50,7 @@ class NumberOp : public Op {
   };
 
   Function function_;
-  bool told_, user_;
+  bool spec_known_, user_;
 };
 
 inline OpRef number_op(NumberOp::Function f) { return std::make_shared<NumberOp>(std::move(f)); }

@@ -95,10 +95,10 @@ TEST(ChannelProcesses, all_that_living_producers_put_arrives) {
     EXPECT_TRUE(ledger.right());
     for (pid_t child : children) EXPECT_EQ(status_of(child), 0);
     for (int i = 0; i < kProcesses; ++i) {
-      std::pair<int64_t, uint64_t> told;
-      ASSERT_TRUE(counts.receive(told));
-      const auto found = of(channel, static_cast<pid_t>(told.first));
-      EXPECT_EQ(found.put, told.second);
+      std::pair<int64_t, uint64_t> count;
+      ASSERT_TRUE(counts.receive(count));
+      const auto found = of(channel, static_cast<pid_t>(count.first));
+      EXPECT_EQ(found.put, count.second);
       EXPECT_EQ(found.put, found.got + found.dropped);
       EXPECT_EQ(found.put + found.refused, static_cast<uint64_t>(kItemsOfEach));
       if (when_full == WhenFull::kBlock) {
@@ -149,16 +149,16 @@ TEST(ChannelProcesses, killed_at_any_time_they_lose_at_most_the_item_in_hand) {
     Channel channel(name, {.capacity = 4096, .when_full = when_full});
     Ledger ledger;
     for (int round = 0; round < kKills; ++round) {
-      Gate told;
+      Gate count_gate;
       const pid_t child = start_child([&] {
         Producer producer(name);
         for (int64_t i = 0;; ++i) {
-          if (producer.put(an_item(round, i, 50)) && i % 16 == 0 && i < 16'000) told.send(i);
+          if (producer.put(an_item(round, i, 50)) && i % 16 == 0 && i < 16'000) count_gate.send(i);
         }
         return true;
       });
       int64_t said;
-      ASSERT_TRUE(told.receive(said));
+      ASSERT_TRUE(count_gate.receive(said));
       for (int i = 0; i < 5; ++i) ledger.take(channel, 1'000'000'000);
       kill_child(child);
       ledger.take_all(channel);

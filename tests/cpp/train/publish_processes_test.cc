@@ -100,9 +100,9 @@ TEST(PublishProcesses, a_stopped_reader_blocks_no_other) {
   Gate gate;
   const pid_t reader = start_child([&] {
     Model model(name);
-    for (bool told = false;;) {
+    for (bool signalled = false;;) {
       if (!is_whole(model.read())) return false;
-      if (!told) told = gate.send(1);
+      if (!signalled) signalled = gate.send(1);
       if (model.version() >= 10'000) return true;
     }
   });

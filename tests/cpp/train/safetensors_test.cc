@@ -140,9 +140,9 @@ TEST_F(Safetensors, a_full_disk_leaves_the_former_file) {
   files["file"] = "as it was";
   const auto values = drawn(1000);
   const ArrayToStore array{"w", {1000}, values};
-  for (uint64_t room : {0, 8, 50, 500, 4000}) {
-    files.full_after = room;
-    EXPECT_THROW(write_safetensors(files, "file", {&array, 1}, {}), Error) << room;
+  for (uint64_t space : {0, 8, 50, 500, 4000}) {
+    files.full_after = space;
+    EXPECT_THROW(write_safetensors(files, "file", {&array, 1}, {}), Error) << space;
     EXPECT_EQ(files["file"], "as it was");
   }
 }

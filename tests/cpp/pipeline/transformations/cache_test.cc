@@ -90,7 +90,7 @@ TEST_P(Workers, what_is_below_is_made_as_in_epoch_0) {
   const Numbers expected = pass_of(plain);
   for (int pass = 0; pass < 3; ++pass) {
     EXPECT_EQ(pass_of(cached), expected) << pass;
-    EXPECT_EQ(pass_of(small), expected) << "also what finds no room";
+    EXPECT_EQ(pass_of(small), expected) << "also what finds no space";
   }
 }
 
