@@ -93,6 +93,9 @@ def test_arrays_come_in_the_machines_byte_order(tmp_path):
 
 
 def test_items_are_as_if_a_function_had_made_them():
+    def made_by(dataset):
+        return dataset.build(**options(INLINE))
+
     arrays = [np.arange(3), np.arange(5)]
     items, made = Dataset.items(arrays), Dataset.range(3, 7, 2).map(functions.as_long_as)
     for dataset in (items, made):
@@ -101,9 +104,9 @@ def test_items_are_as_if_a_function_had_made_them():
             pytest.raises(penstock.InvalidArgument, match=r"element 0 .*element 1 .*ragged_batch"),
         ):
             list(feed)
-        assert [row.tolist() for row in dataset] == [list(range(3)), list(range(5))]
-        assert passed(dataset.ragged_batch(2)) == [[list(range(3)), list(range(5))]]
-        assert passed(dataset.padded_batch(2)) == [[[0, 1, 2, 0, 0], [0, 1, 2, 3, 4]]]
+        assert passed(made_by(dataset)) == [list(range(3)), list(range(5))]
+        assert passed(made_by(dataset.ragged_batch(2))) == [[list(range(3)), list(range(5))]]
+        assert passed(made_by(dataset.padded_batch(2))) == [[[0, 1, 2, 0, 0], [0, 1, 2, 3, 4]]]
     for one, other in ((items, made), (made, items)):
         for both in (
             one.concatenate(other),
@@ -111,8 +114,8 @@ def test_items_are_as_if_a_function_had_made_them():
             Dataset.choose_from(Dataset.items([0, 1, 0, 1]), [one, other]),
             Dataset.interleave([one, other], cycle=2),
         ):
-            assert sorted(len(row) for row in both) == [3, 3, 5, 5]
-            assert sorted(map(len, passed(both.ragged_batch(4))[0])) == [3, 3, 5, 5]
+            assert sorted(len(row) for row in made_by(both)) == [3, 3, 5, 5]
+            assert sorted(map(len, passed(made_by(both.ragged_batch(4)))[0])) == [3, 3, 5, 5]
     ragged = Dataset.items([penstock.ragged(array) for array in arrays])
     assert passed(ragged.batch(2)) == [[list(range(3)), list(range(5))]]
     assert [row.axes for row in ragged] == [(0,), (0,)]

@@ -209,8 +209,25 @@ ENDINGS = {
 EVERY = [*MODES[:3], *SLOW_METHODS]
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("mode", EVERY)
+SLOW, SOAK = (pytest.mark.slow,), (pytest.mark.slow, pytest.mark.soak)
+
+
+def marks_of(mode, ending):
+    """In line there is nothing to end, except for what an iterator holds."""
+    if mode in METHODS[1:]:
+        return SLOW
+    few = ("middle of an epoch", "exception", "reference cycle", "used in atexit")
+    return SOAK if mode == "in line" and ending not in few else ()
+
+
+@pytest.mark.parametrize(
+    ("mode", "ending"),
+    [
+        pytest.param(mode, ending, marks=marks_of(mode, ending))
+        for mode in MODES
+        for ending in ENDINGS
+    ],
+)
 def test_the_interpreter_ends_with_a_feed_alive(mode, ending, tmp_path):
     text = (
         HEAD

@@ -23,19 +23,23 @@ ENDS = ("SIGKILL", "SIGSEGV", "SIGABRT", "0", "3")  # signals and exit codes
 SOAK = (pytest.mark.slow, pytest.mark.soak)
 
 
+def marks_of(mode, how, when):
+    """A signal and an exit code at every place, each of the others at one."""
+    if how in ("SIGKILL", "0"):
+        return () if mode is TWO else pytest.mark.slow
+    return () if mode is TWO and when == "before" else SOAK
+
+
 @pytest.mark.parametrize(
-    ("mode", "how"),
+    ("when", "mode", "how"),
     [
-        *((TWO, how) for how in ENDS),
-        *(
-            pytest.param(mode, how, marks=pytest.mark.slow if how in ("SIGKILL", "0") else SOAK)
-            for mode in OTHERS
-            for how in ENDS
-        ),
+        pytest.param(when, mode, how, marks=marks_of(mode, how, when))
+        for when in ("before", "after", "sending")
+        for mode in (TWO, *OTHERS)
+        for how in ENDS
     ],
     ids=str,
 )
-@pytest.mark.parametrize("when", ["before", "after", "sending"])
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_a_dead_worker_loses_no_batch(batch_size, when, how, mode, tmp_path):
     source = Deadly(tmp_path, {0, 7, 13, 19}, when, how)

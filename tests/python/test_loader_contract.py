@@ -71,13 +71,26 @@ def options_of_samples():
     yield "drawn", Keyed, {"batch_size": 3, "seed": 3}
 
 
+# New interpreters take ten times as long; they differ in how they get source and options.
+STARTED = tuple(mode for mode in FAST if mode.method in ("spawn", "forkserver"))
+FORKED = tuple(mode for mode in FAST[1:] if mode not in STARTED)
+
+
 @pytest.mark.parametrize(
-    ("source", "options"), [pytest.param(s, o, id=name) for name, s, o in options_of_samples()]
-)
-@pytest.mark.parametrize(
-    "modes",
-    [FAST[1:], pytest.param(SLOW, marks=pytest.mark.slow)],
-    ids=["few", "all"],
+    ("source", "options", "modes"),
+    [
+        pytest.param(source, given, modes, id=f"{kind}-{name}", marks=marks)
+        for name, source, given in options_of_samples()
+        for kind, modes, marks in (
+            ("few", FORKED, ()),
+            (
+                "started",
+                STARTED,
+                () if name in ("shuffled", "collated", "drawn") else pytest.mark.slow,
+            ),
+            ("all", SLOW, pytest.mark.slow),
+        )
+    ],
 )
 def test_samples_are_equal_whoever_makes_them(source, options, modes):
     with penstock.Loader(source(), workers=0, **options) as feed:

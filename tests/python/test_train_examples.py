@@ -23,8 +23,8 @@ def run(name, *arguments):
     return done.stdout
 
 
-def test_a_numpy_network_learns_digits(tmp_path):
-    pytest.importorskip("sklearn")
+def test_a_numpy_network_learns_digits_and_predicts_with_ids(tmp_path):
+    digits = pytest.importorskip("sklearn.datasets").load_digits().target
     file = tmp_path / "weights.safetensors"
     said = run("digits_numpy.py", file)
     right = [float(part) for part in re.findall(r"([\d.]+)% of the unknown right", said)]
@@ -35,11 +35,6 @@ def test_a_numpy_network_learns_digits(tmp_path):
     assert parameters.version == 15 * 44
     assert f"version {parameters.version}" in said
 
-
-def test_predictions_carry_the_ids_of_their_samples(tmp_path):
-    digits = pytest.importorskip("sklearn.datasets").load_digits().target
-    file = tmp_path / "weights.safetensors"
-    run("digits_numpy.py", file)
     said = run("predict_ids.py", file)
     wrong = re.findall(r"id (\d+): a (\d), taken for a (\d)", said)
     assert wrong

@@ -211,7 +211,13 @@ def test_samples_are_batched_and_batches_are_rebatched(chain):
     assert sizes == [(10, 4), (10, 4), (3, 4)]
     assert np.array_equal(np.sort(outputs, axis=0), np.sort(IMAGES, axis=0))
     assert extras is None
-    assert train.evaluate(lambda x: {}, chain(samples), batch_size=10) == {"rows": ROWS}
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_evaluate_batches_as_predict_does(size):
+    samples = Dataset.arrays({"image": IMAGES})
+    given = samples if size is None else samples.batch(size)
+    assert train.evaluate(lambda x: {}, given, batch_size=10) == {"rows": ROWS}
 
 
 def test_samples_without_a_batch_are_refused_and_the_remedy_is_named():

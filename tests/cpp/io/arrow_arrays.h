@@ -24,7 +24,7 @@ struct ArrowColumnData {
 };
 
 template <class T>
-std::string bytes_of(const std::vector<T>& values) {
+std::string raw_bytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
@@ -32,7 +32,7 @@ template <class T>
 ArrowColumnData numbers_column(std::string format, std::string name, const std::vector<T>& values) {
   return {std::move(format),
           std::move(name),
-          {"", bytes_of(values)},
+          {"", raw_bytes(values)},
           static_cast<int64_t>(values.size())};
 }
 
@@ -40,7 +40,7 @@ inline ArrowColumnData strings_column(std::string name, const std::vector<int32_
                                       std::string values, std::string format = "u") {
   return {std::move(format),
           std::move(name),
-          {"", bytes_of(offsets), std::move(values)},
+          {"", raw_bytes(offsets), std::move(values)},
           static_cast<int64_t>(offsets.size()) - 1};
 }
 

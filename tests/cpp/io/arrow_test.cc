@@ -15,8 +15,8 @@ namespace {
 
 using testing::ArrowColumnData;
 using testing::ArrowMaker;
-using testing::bytes_of;
 using testing::numbers_column;
+using testing::raw_bytes;
 using testing::strings_column;
 using testing::struct_of;
 
@@ -163,13 +163,13 @@ TEST_F(ArrowImport, lies_about_lengths_are_found) {
   expect_in(wrong(with(kStrings, [](auto& c) { c.buffers[2].clear(); })), "no buffer 2");
   expect_in(wrong(strings_column("s", {-1, 1}, "abc")), "offsets from -1 to 1");
   expect_in(wrong(strings_column("s", {2, 1}, "abc")), "offsets from 2 to 1");
-  ArrowColumnData list = {"+l", "l", {"", bytes_of<int32_t>({0, 4})}, 1, 0, 0, {kNumbers}};
+  ArrowColumnData list = {"+l", "l", {"", raw_bytes<int32_t>({0, 4})}, 1, 0, 0, {kNumbers}};
   expect_in(wrong(list), "child of 3 items, and needs 4");
   ArrowColumnData fixed = {"+w:2", "f", {""}, 2, 0, 0, {kNumbers}};
   expect_in(wrong(fixed), "child of 3 items, and needs 4");
   fixed.format = "+w:9223372036854775807";
   expect_in(wrong(fixed, Code::kInvalidArgument), "no format");
-  ArrowColumnData views = {"vu", "v", {"", std::string(16, '\0'), bytes_of<int64_t>({-1})}, 1};
+  ArrowColumnData views = {"vu", "v", {"", std::string(16, '\0'), raw_bytes<int64_t>({-1})}, 1};
   views.buffers.insert(views.buffers.begin() + 2, "x");
   expect_in(wrong(views), "-1 bytes");
   ArrowColumnData parts = struct_of({kNumbers});

@@ -11,15 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "bytes.h"
 #include "memory_files.h"
 #include "penstock/base/error.h"
 
 namespace penstock {
 namespace {
-
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
 
 ChunkedArray squares(Shape shape, Shape chunk) {
   ChunkedArray array;

@@ -21,7 +21,7 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kRows = 1000;
+constexpr int64_t kSourceRows = 1000;
 
 Tensor counted(Shape shape) {
   Tensor made = Tensor::make(DType::kInt64, std::move(shape));
@@ -32,9 +32,9 @@ Tensor counted(Shape shape) {
 
 // Two columns, the second one a strided view of a wider table.
 Example columns() {
-  Tensor wide = counted({kRows, 4});
-  Tensor first = Tensor::view(DType::kInt64, {kRows}, wide.data(), wide.owner(), {32}, false);
-  return {{"x", counted({kRows, 3})}, {"first", first}};
+  Tensor wide = counted({kSourceRows, 4});
+  Tensor first = Tensor::view(DType::kInt64, {kSourceRows}, wide.data(), wide.owner(), {32}, false);
+  return {{"x", counted({kSourceRows, 3})}, {"first", first}};
 }
 
 // Of both columns.
@@ -52,7 +52,7 @@ void expect_rows(const Example& batch, const std::vector<uint64_t>& indices) {
 TEST(CopiedRows, stand_in_the_plans_order_whoever_copies_them) {
   for (uint32_t workers : {0, 1, 3}) {
     for (uint64_t rows : {1, 64, 100}) {
-      Order order({.length = kRows, .batch_size = rows, .shuffle = true, .seed = 3});
+      Order order({.length = kSourceRows, .batch_size = rows, .shuffle = true, .seed = 3});
       Loader feed = Dataset::arrays(columns())
                         .shuffle({.seed = 3})
                         .batch(rows)
@@ -90,9 +90,9 @@ TEST(CopiedRows, are_those_of_arrays_below_index_arithmetic) {
   EXPECT_FALSE(copied(arrays));  // elements, one by one
   EXPECT_FALSE(copied(arrays.map(cast(DType::kFloat32)).batch(4)));
   EXPECT_FALSE(copied(Dataset::range(0, 9, 1).batch(4)));
-  Tensor x = counted({kRows, 3});
-  Tensor backwards = Tensor::view(DType::kInt64, {kRows, 3}, x.data() + 24 * (kRows - 1), x.owner(),
-                                  {-24, 8}, false);
+  Tensor x = counted({kSourceRows, 3});
+  Tensor backwards = Tensor::view(DType::kInt64, {kSourceRows, 3},
+                                  x.data() + 24 * (kSourceRows - 1), x.owner(), {-24, 8}, false);
   EXPECT_FALSE(copied(Dataset::arrays({{"x", backwards}}).batch(4)));
   EXPECT_FALSE(copied(Dataset(nodes::arrays(Example{{"x", x}}, "", {true})).batch(4)));
 }

@@ -15,6 +15,7 @@ using Numbers = std::vector<int64_t>;
 inline int64_t number_of(const Example& element) {
   return element.at("").as_span<const int64_t>()[0];
 }
+inline bool kept(const Example&, SampleContext&) { return true; }
 inline bool odd(const Example& element, SampleContext&) { return number_of(element) % 2 != 0; }
 
 inline Numbers numbers_of(const Example& batch, const std::string& name = "") {

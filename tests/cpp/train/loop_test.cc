@@ -13,9 +13,9 @@
 namespace penstock::train {
 namespace {
 
-constexpr int64_t kSamples = 103;
+constexpr int64_t kColumnRows = 103;
 
-Example columns(int64_t samples = kSamples) {
+Example columns(int64_t samples = kColumnRows) {
   Tensor x = Tensor::make(DType::kFloat32, {samples, 2}),
          id = Tensor::make(DType::kInt64, {samples});
   std::iota(x.as_span<float>().begin(), x.as_span<float>().end(), 0.0f);
@@ -23,7 +23,7 @@ Example columns(int64_t samples = kSamples) {
   return {{"x", x}, {"id", id}};
 }
 
-Dataset samples() { return Dataset::arrays(columns()).shuffle({.seed = 3}); }
+Dataset shuffled() { return Dataset::arrays(columns()).shuffle({.seed = 3}); }
 
 using Ids = std::vector<int64_t>;
 
@@ -50,7 +50,7 @@ Loop::Look<Ids> into(Seen& seen, bool more = true) {
 
 Seen seen_with(uint64_t steps, const Loop::Until& until = {}) {
   Seen seen;
-  Loop loop(samples(), {.batch_size = 4, .steps = steps});
+  Loop loop(shuffled(), {.batch_size = 4, .steps = steps});
   const LoopReport report =
       loop.run([&](const Example& batch) { return seen.steps.emplace_back(ids_of(batch)); },
                into(seen), until);
@@ -76,7 +76,7 @@ TEST(Loop, steps_are_the_same_for_any_n) {
 TEST(Loop, a_run_of_so_many_steps_is_gone_on_with) {
   const Seen whole = seen_with(5, {.epochs = 2});
   Seen seen;
-  Loop loop(samples(), {.batch_size = 4, .steps = 5});
+  Loop loop(shuffled(), {.batch_size = 4, .steps = 5});
   const auto step = [&](const Example& batch) { return seen.steps.emplace_back(ids_of(batch)); };
   for (const uint64_t steps : {3, 1, 9, 0}) {
     EXPECT_EQ(loop.run(step, into(seen), {.epochs = 9, .steps = steps}).steps, steps);
@@ -92,7 +92,7 @@ TEST(Loop, a_run_of_so_many_steps_is_gone_on_with) {
 
 TEST(Loop, a_look_ends_it_after_the_steps_that_were_made) {
   Seen seen;
-  Loop loop(samples(), {.batch_size = 4, .steps = 5});
+  Loop loop(shuffled(), {.batch_size = 4, .steps = 5});
   const auto step = [&](const Example& batch) { return seen.steps.emplace_back(ids_of(batch)); };
   const LoopReport report = loop.run(step, into(seen, false));
   EXPECT_TRUE(report.stopped);
@@ -102,7 +102,7 @@ TEST(Loop, a_look_ends_it_after_the_steps_that_were_made) {
 
 TEST(Loop, an_exception_of_a_step_comes_after_the_results_of_the_steps_before_it) {
   Seen seen;
-  Loop loop(samples(), {.batch_size = 4, .steps = 10});
+  Loop loop(shuffled(), {.batch_size = 4, .steps = 10});
   const auto step = [&](const Example& batch) {
     if (seen.steps.size() == 13) throw std::runtime_error("the fourteenth");
     return seen.steps.emplace_back(ids_of(batch));
@@ -114,7 +114,7 @@ TEST(Loop, an_exception_of_a_step_comes_after_the_results_of_the_steps_before_it
 
 TEST(Loop, by_the_clock_the_host_looks_seldom) {
   Seen seen;
-  Loop loop(samples(), {.batch_size = 4, .steps = 3, .look_every_ns = 3'600'000'000'000});
+  Loop loop(shuffled(), {.batch_size = 4, .steps = 3, .look_every_ns = 3'600'000'000'000});
   const auto step = [&](const Example& batch) { return seen.steps.emplace_back(ids_of(batch)); };
   EXPECT_EQ(loop.run(step, into(seen)).check_ins, 1u);
   EXPECT_EQ(seen.looks, std::vector<size_t>{26});
@@ -130,16 +130,16 @@ TEST(Loop, a_feed_of_super_batches_and_batches_that_are_kept) {
   for (const Example& batch : kept) {
     for (const int64_t id : ids_of(batch)) EXPECT_EQ(id, next++);
   }
-  EXPECT_EQ(next, kSamples);
+  EXPECT_EQ(next, kColumnRows);
 }
 
 TEST(Loop, invalid_arguments_are_refused) {
   Loop nothing(Dataset::range(0, 0), {.batch_size = 4});
   EXPECT_THROW(nothing.run([](const Example&) { return 0; }), Error);
-  EXPECT_THROW(Loop(samples(), {.batch_size = 0}), Error);
-  EXPECT_THROW(Loop(samples(), {.steps = 0}), Error);
-  EXPECT_THROW(Loop(samples(), {.batch_size = INT64_MAX, .steps = 4}), Error);
-  Loader elements = samples()
+  EXPECT_THROW(Loop(shuffled(), {.batch_size = 0}), Error);
+  EXPECT_THROW(Loop(shuffled(), {.steps = 0}), Error);
+  EXPECT_THROW(Loop(shuffled(), {.batch_size = INT64_MAX, .steps = 4}), Error);
+  Loader elements = shuffled()
                         .map([](const Example& e, SampleContext&) {
                           return Example{{"id", e.at("id")}};
                         })

@@ -217,8 +217,8 @@ TEST(Towers, they_end_after_rounds_at_a_time_or_when_asked) {
 }
 
 TEST(Towers, ranges_added_up_by_several_threads_have_the_same_bits) {
-  constexpr size_t kFloats = 600'001, kTowers = 5;
-  const Layout layout{{"w", {kFloats}}};
+  constexpr size_t kWeights = 600'001, kTowers = 5;
+  const Layout layout{{"w", {kWeights}}};
   std::vector<Slab> given;
   for (uint32_t t = 0; t < kTowers; ++t) {
     given.push_back(Slab::make(layout));

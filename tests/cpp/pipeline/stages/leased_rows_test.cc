@@ -40,7 +40,6 @@ Example doubled(const Example& element, SampleContext&) {
   return Example{{"values", numbers(count, 2 * values[0])}, {"label", numbers(1, -2 * values[0])}};
 }
 
-bool true_of(const Example&, SampleContext&) { return true; }
 bool even(const Example& element, SampleContext&) {
   return element.at("label").as_span<const int64_t>()[0] % 2 == 0;
 }
@@ -79,18 +78,18 @@ struct Case {
 
 std::vector<Case> cases() {
   return {
-      {"filter", range().map(large).filter(true_of).batch(7)},
+      {"filter", range().map(large).filter(test::kept).batch(7)},
       {"fewer", range().map(large).filter(even).batch(7)},
-      {"elements", range().map(large).filter(true_of)},
-      {"lengths", range().map(longer).filter(true_of).ragged_batch(7)},
-      {"tail", range().map(large).filter(true_of).map(doubled).batch(7)},
-      {"two", range().map(large).filter(true_of).map(doubled).filter(true_of).batch(7)},
-      {"take", range().map(large).filter(true_of).take(23).batch(7)},
+      {"elements", range().map(large).filter(test::kept)},
+      {"lengths", range().map(longer).filter(test::kept).ragged_batch(7)},
+      {"tail", range().map(large).filter(test::kept).map(doubled).batch(7)},
+      {"two", range().map(large).filter(test::kept).map(doubled).filter(test::kept).batch(7)},
+      {"take", range().map(large).filter(test::kept).take(23).batch(7)},
       {"inputs",
        Dataset::interleave({range().map(large).filter(even), range().map(large).map(doubled)}, 2)
            .batch(7)},
       {"beside small ones",
-       Dataset::zip({range().map(large).filter(true_of), range()}, {"large", "small"}).batch(6),
+       Dataset::zip({range().map(large).filter(test::kept), range()}, {"large", "small"}).batch(6),
        2 * kElements * sizeof(int64_t)},
   };
 }

@@ -71,7 +71,6 @@ Gone through(const Dataset& dataset, std::vector<StreamReader::Place>* places = 
   return gone;
 }
 
-bool true_of(const Example&, SampleContext&) { return true; }
 bool odd_of(const Example& element, SampleContext&) {
   return element.at("label").as_span<const int64_t>()[0] % 2 != 0;
 }
@@ -83,7 +82,7 @@ std::vector<int64_t> numbers_of(int64_t first, int64_t end, int64_t step = 1) {
 }
 
 TEST(StreamChunk, large_elements_of_one_size_are_written_where_they_are_to_lie) {
-  const Dataset dataset = large(36, [](int64_t) { return kMiB; }).filter(true_of).batch(8);
+  const Dataset dataset = large(36, [](int64_t) { return kMiB; }).filter(test::kept).batch(8);
   const Gone gone = through(dataset);
   EXPECT_EQ(gone.numbers, numbers_of(0, 36));  // the last chunk has four, copied
   EXPECT_LT(gone.most_live, 13 * kMiB);
@@ -102,7 +101,7 @@ TEST(StreamChunk, elements_of_another_size_among_them_are_theirs) {
     static int64_t which;
     which = other;
     const Dataset some = large(9, [](int64_t n) { return n == which ? kMiB / 2 : kMiB; });
-    const Gone gone = through(some.filter(true_of).ragged_batch(4));
+    const Gone gone = through(some.filter(test::kept).ragged_batch(4));
     EXPECT_EQ(gone.numbers, numbers_of(0, 9)) << other;
     EXPECT_EQ(gone.live, 0u);
   }
@@ -116,7 +115,7 @@ TEST(StreamChunk, one_that_fails_keeps_no_space) {
   Allocator arena(Region::create(Region::Kind::kPrivate));
   StreamReader::Options options;
   ByteBudget budget(32 * kMiB);
-  const Dataset dataset = large(12, at_six).filter(true_of).batch(4);
+  const Dataset dataset = large(12, at_six).filter(test::kept).batch(4);
   StreamReader reader(std::make_shared<const Plan>(*dataset.node()), options, arena, budget, [] {});
   reader.start(0, StreamReader::Place());
   const std::optional<StreamReader::Made> first = reader.take();
@@ -128,7 +127,7 @@ TEST(StreamChunk, one_that_fails_keeps_no_space) {
 }
 
 TEST(StreamChunk, a_place_amid_one_is_found_again) {
-  const Dataset dataset = large(12, [](int64_t) { return kMiB; }).filter(true_of).batch(4);
+  const Dataset dataset = large(12, [](int64_t) { return kMiB; }).filter(test::kept).batch(4);
   std::vector<StreamReader::Place> places;
   through(dataset, &places);
   ASSERT_EQ(places.size(), 3u);
