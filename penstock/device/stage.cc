@@ -581,8 +581,12 @@ void Stage::release(Slot& slot) noexcept {
   free_after_uses(*last);
 }
 
-// Frees what a slot has, once the work of its consumers has passed.
+// Frees what a slot has, once its copy and the work of its consumers have passed. A slot that was
+// never taken has no consumer that waited for the copy.
 void Stage::free_after_uses(Slot& slot) noexcept {
+  // They end last, and without the lock: they may run other code.
+  const std::vector<std::shared_ptr<void>> owners = std::exchange(slot.owners, {});
+  if (slot.in_flight) driver_->synchronize_event(slot.copied->event);
   for (Use& use : slot.uses) driver_->synchronize_event(use.finished->event);
   if (slot.unknown_use) driver_->synchronize_context();
   free_memory(slot);

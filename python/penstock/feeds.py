@@ -98,8 +98,13 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
         **options: Unpack[RunOptions],
     ) -> None:
         from .loader import Loader
+        from .loader.source import info_for_device
 
         n = integer("n", n, 1, 4096, operation="feeds")
+        if isinstance(devices, str):
+            raise InvalidArgument(
+                f"devices is {devices!r}; give a list with one for each consumer", "feeds"
+            )
         if devices is not None and len(devices) != n:
             raise InvalidArgument(
                 f"there are {len(devices)} devices for {n} consumers; give one for each", "feeds"
@@ -114,7 +119,8 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
         for place in places:
             if place is not None:
                 place.check_start_method(options.get("start_method"))
-        loader = Loader(dataset, **options)
+        on_error = options.get("on_error", "raise")
+        loader = Loader(info_for_device(dataset, places, on_error=on_error), **options)
         queue = int(loader._settings["queue"])
         self._loader = loader
         self._hub = _engine.FeedsHub(loader, n, queue, -1.0 if patience is None else patience)
@@ -156,7 +162,8 @@ class Feeds(Sequence[Consumer], Restorable, Closing):
     def stats(self) -> dict[str, Any]:
         """Return `Loader.stats`, and ``feeds``: ``taken`` and ``dropped`` of each consumer.
 
-        With devices, also ``device``, as for `penstock.torch.feed`.
+        With devices, also ``device``: the figures of `penstock.torch.feed` without ``ahead`` and
+        ``shares``.
         """
         each: list[dict[str, Any]]
         each = [{"taken": taken, "dropped": dropped} for taken, dropped in self._hub.counts()]

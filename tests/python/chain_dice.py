@@ -135,6 +135,13 @@ class Dice:
         weights = [1.0 + self.upto(3) for _ in chains]
         return sampled(chains, weights, self.upto(9), self.yes())
 
+    def mixed_batches(self, batches: Chain) -> Chain:
+        if self.yes():
+            mixed = shuffled(batches, self.upto(9), self.yes())
+        else:
+            mixed = shuffled_blocks(batches, self.upto(9), self.upto(9, 1), self.upto(4, 1))
+        return repeated(mixed, self.upto(3, 1)) if self.yes() else taken(mixed, self.upto(30))
+
     def whole(self) -> Chain:
         """A random chain, possibly with a last stage."""
         chain = self.chain(self.upto(5, 1))
@@ -145,4 +152,6 @@ class Dice:
             lambda: taken(batched(chain, self.upto(9, 1), False), self.upto(6)),
             lambda: repeated(batched(chain, self.upto(9, 1), self.yes()), self.upto(3, 1)),
         ]
+        if chain.indexed:
+            ends += [lambda: self.mixed_batches(batched(chain, self.upto(9, 1), False))]
         return self.random.choice(ends)()

@@ -130,3 +130,4 @@ def cuda(library, monkeypatch):
     yield driver
     gc.collect()
     driver.reset()
+    assert driver.get("copies to freed memory") == 0

@@ -115,6 +115,11 @@ class Tensor:
         """Take a batch on the default stream."""
         return [cls(capsule) for capsule in staged.take(FIRST)]
 
+    def view(self, dtype) -> Tensor:
+        """Name another dtype of torch; `numpy` still returns the integers."""
+        self.torch_dtype = dtype
+        return self
+
     def numpy(self, us: int = 0) -> np.ndarray:
         return self.driver.read(self.place, self.shape, self.dtype, us)
 

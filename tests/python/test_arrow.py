@@ -521,3 +521,11 @@ def test_a_program_ends_while_engine_threads_read():
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_streaming_data_set_is_refused_with_the_way_to_feed_it():
+    datasets = pytest.importorskip("datasets")
+    streaming = datasets.Dataset.from_dict({"x": [1, 2]}).to_iterable_dataset()
+    with pytest.raises(penstock.errors.InvalidArgument, match="streaming=True"):
+        Dataset.arrow(streaming)
+    assert [int(row["x"]) for row in Dataset.generator(lambda: iter(streaming))] == [1, 2]

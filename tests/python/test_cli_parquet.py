@@ -324,3 +324,22 @@ def test_row_groups_are_small_enough_for_a_window(tmp_path, capsys):
     assert run(capsys, "convert", tmp_path / "in.tar", tmp_path / "out.parquet")[0] == 0
     about = pq.read_metadata(tmp_path / "out.parquet")
     assert [about.row_group(i).num_rows for i in range(about.num_row_groups)] == [16, 16, 8]
+
+
+def test_labels_of_a_folder_are_those_of_image_folder(tmp_path, capsys):
+    """Names that begin with a dot and linked folders are no classes; dead links are no damage."""
+    folder = tmp_path / "photographs"
+    grey = b"P5 1 1 255 0"
+    for name in (".cache/a.pgm", "cat/b.pgm", "cat/.hidden.pgm", "dog/c.pgm"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(grey)
+    (folder / "also").symlink_to(folder / "cat")
+    (folder / "dog" / "gone.txt").symlink_to("nowhere")
+    images = Dataset.image_folder(folder)
+    wanted = [(int(one["label"]), one["path"].split("photographs/")[1]) for one in images]
+    assert wanted == [(0, "cat/b.pgm"), (1, "dog/c.pgm")]
+    assert run(capsys, "convert", folder, tmp_path / "x.parquet")[0] == 0
+    rows = Dataset.parquet(tmp_path / "x.parquet")
+    assert [(int(one["label"]), one["name"]) for one in rows] == wanted
+    assert run(capsys, "verify", folder)[0] == 0

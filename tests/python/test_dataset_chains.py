@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from chain_dice import Dice
 from chains import Chain
 from contract import INLINE, PROCESSES, Mode, options, passed, plain
@@ -65,6 +66,19 @@ def test_chains_give_what_the_reference_says(block):
 def test_in_processes_too():
     for seed in range(5000, 5006):
         run(seed, (PROCESSES,))
+
+
+@pytest.mark.parametrize("mode", WORKERS)
+def test_a_shuffle_of_batches_gives_every_row_once_in_every_epoch(mode):
+    """The short batch is at another place in every epoch."""
+    batches = penstock.Dataset.range(33).batch(4)
+    for mixed in (batches.shuffle(seed=3), batches.shuffle(seed=3, block=2, window=2)):
+        with mixed.build(**options(mode)) as feed, mixed.repeat(3).build(**options(mode)) as rounds:
+            for _ in range(4):
+                assert sorted(row for batch in passed(feed) for row in batch) == list(range(33))
+            assert sorted(row for batch in passed(rounds) for row in batch) == sorted(
+                3 * list(range(33))
+            )
 
 
 @pytest.mark.slow

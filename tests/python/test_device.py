@@ -353,6 +353,7 @@ def test_feeds_have_their_batches_each_on_its_device(cuda):
     ]
     assert [firsts(batches) for batches in mine] == [[0, 16, 32, 48], [8, 24, 40, 56]]
     assert [each["device"]["copies"] for each in stats] == [4, 4]
+    assert [each["device"]["gathered_bytes"] for each in stats] == [0, 0]
 
 
 def test_feeds_need_a_device_for_each(cuda):

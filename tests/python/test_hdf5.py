@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -147,6 +149,42 @@ def test_h5py_reads_what_the_engine_does_not(tmp_path, kind):
     with h5py.File(tmp_path / "x.h5") as file:
         wanted = file["X"][:]
     assert [bytes(row) for row in rows] == [bytes(row) for row in wanted]
+
+
+def test_a_file_that_is_open_for_writing_says_so(tmp_path):
+    """In SWMR mode it is fed from an open data set, as the text says."""
+    path = tmp_path / "x.h5"
+    write = (
+        "import h5py, sys; file = h5py.File(sys.argv[1], 'w', libver='latest');"
+        "file.create_dataset('X', data=range(9), chunks=(4,), maxshape=(None,));"
+        "sys.argv[2] == 'swmr' and setattr(file, 'swmr_mode', True);"
+        "print('open', flush=True); sys.stdin.readline()"
+    )
+    for mode in ("swmr", "plain"):
+        command = [sys.executable, "-c", write, str(path), mode]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, **pipes) as writer:
+            assert writer.stdout.readline() == "open\n"
+            with pytest.raises(penstock.errors.System, match="open for writing"):
+                Dataset.hdf5(path, "X")
+            if mode == "swmr":
+                with h5py.File(path, "r", swmr=True) as file:
+                    assert [int(row) for row in Dataset.arrays(file["X"])] == list(range(9))
+            writer.communicate("\n")
+
+
+def test_several_files_are_refused_with_the_way_to_join_them(tmp_path):
+    with pytest.raises(penstock.errors.InvalidArgument, match="concatenate"):
+        Dataset.hdf5([tmp_path / "x.h5", tmp_path / "y.h5"], "X")
+
+
+def test_an_open_file_with_a_link_that_leads_nowhere_is_refused_by_name(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["X"] = np.arange(3)
+        file["gone"] = h5py.SoftLink("/nowhere")
+        file["away"] = h5py.ExternalLink("none.h5", "X")
+        with pytest.raises(penstock.errors.InvalidArgument, match=r"{'X': 'X'}"):
+            Dataset.arrays(file)
 
 
 # ---- an open data set, where other data sets go --------------------------------------------------

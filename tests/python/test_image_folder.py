@@ -357,3 +357,8 @@ def test_a_resnet_learns_the_classes_of_a_folder(tmp_path):
     right = [float(part) for part in re.findall(r"epoch \d: ([\d.]+)% right", done.stdout)]
     assert len(right) == 6
     assert right[-1] > 90
+
+
+def test_a_class_that_comes_twice_is_refused(tmp_path):
+    with pytest.raises(penstock.errors.InvalidArgument, match="'rose' comes twice"):
+        Dataset.image_folder(tmp_path, classes=["rose", "daisy", "rose"])

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -135,6 +139,8 @@ def test_what_jax_has_no_type_for_stays():
         strings, zeros, objects = next(iter(batches))
         assert type(strings) is type(objects) is np.ndarray
         assert isinstance(zeros, jax.Array)
+    with feed([np.ones(3, np.longdouble)] * 2, workers=0) as batches:
+        assert [batch.dtype for batch in batches] == [np.longdouble] * 2
 
 
 def test_torch_tensors_become_jax_arrays():
@@ -184,10 +190,6 @@ def test_what_is_no_place_is_refused(place, wrong):
 
 def test_rows_go_to_several_devices():
     """Run in a process of its own, with four devices."""
-    import os
-    import subprocess
-    import sys
-
     code = """
 import jax, numpy as np, penstock.jax
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("rows",))
@@ -230,6 +232,28 @@ def test_a_state_does_not_count_what_is_staged(staged):
         batches.restore(kept)
         assert numbers(batches) == [3, 4, 5, 6, 7]
         assert numbers(batches) == list(range(8))
+
+
+def test_arrays_of_jax_are_sent_to_the_device():
+    """Run in a process of its own, with two devices."""
+    code = """
+    import jax, penstock, penstock.jax
+
+    class Items:
+        def __len__(self):
+            return 2
+        def __getitem__(self, i):
+            return {"x": jax.numpy.full(3, i)}
+
+    place = jax.devices()[1]
+    with penstock.jax.feed(Items(), device=place, workers=0) as batches:
+        got = list(batches)
+    assert [batch["x"].devices() for batch in got] == [{place}] * 2
+    assert [batch["x"].tolist() for batch in got] == [[0] * 3, [1] * 3]
+    """
+    flags = "--xla_force_host_platform_device_count=2"
+    program = [sys.executable, "-c", textwrap.dedent(code)]
+    subprocess.run(program, env={**os.environ, "XLA_FLAGS": flags}, check=True, timeout=100)
 
 
 def test_what_is_sent_is_counted(staged):

@@ -584,3 +584,8 @@ def test_pyarrow_is_named_where_it_is_missing(files):
             raise AssertionError("it was found")
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+
+
+def test_a_folder_is_refused_with_the_way_to_give_its_files(tmp_path):
+    with pytest.raises(penstock.errors.InvalidArgument, match="is a folder: give its files"):
+        Dataset.parquet(tmp_path)

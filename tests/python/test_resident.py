@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -239,6 +240,25 @@ def test_other_types_are_kept(name):
     for most in (None, 100):
         with resident(dataset, "cpu", max_bytes=most, **INLINE) as kept:
             contract.assert_same([batch.numpy() for batch in kept], wanted)
+
+
+@pytest.mark.parametrize("most", [None, 100])
+def test_rows_without_values_are_kept(most):
+    columns = {"none": np.zeros((20, 0, 3), np.float32), "y": np.arange(20)}
+    dataset = penstock.Dataset.arrays(columns).shuffle(seed=1).batch(8)
+    (wanted,) = of_host(dataset, 1)
+    with resident(dataset, "cpu", max_bytes=most, **INLINE) as kept:
+        contract.assert_same([{k: v.numpy() for k, v in batch.items()} for batch in kept], wanted)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_rows_are_read_into_memory_that_the_device_reads(in_place):
+    dataset = penstock.Dataset.arrays(np.arange(8)).batch(2)
+    with resident(dataset, "cpu", **INLINE) as kept:
+        place = types.SimpleNamespace(reads_in_place=in_place, close=lambda: None)
+        kept._rows.place = place
+        with kept._reader(dataset) as reader:
+            assert reader._info.for_device is in_place
 
 
 def test_values_without_a_type_are_refused():

@@ -46,7 +46,7 @@ Tickets::Described PlanTickets::describe(const Position& at, BatchEntry& entry) 
   entry.rows_together = rows_ == Rows::kTogether;
   if (describer_ != nullptr) return describer_->describe(at, entry);
   if (plan_->stream() == nullptr) {
-    entry.rows = plan_->rows(at.base, at.step);
+    entry.rows = plan_->rows(at.epoch, at.base, at.step);
     return Described::kPosted;
   }
   if (!begun_ || records_.empty() || records_.back().at != at) {

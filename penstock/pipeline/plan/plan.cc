@@ -160,12 +160,12 @@ bool Plan::bound() const {
   return spec != nullptr && spec->fixed() && chain_->in_place() && !padded;
 }
 
-uint32_t Plan::rows(uint64_t base, uint64_t step) const {
+uint32_t Plan::rows(uint64_t epoch, uint64_t base, uint64_t step) const {
   if (root_ == nullptr) {
     return static_cast<uint32_t>(
         std::min<uint64_t>(length(base) - step * per_ticket_, per_ticket_));
   }
-  At at{0, base * below_};
+  At at{epoch, base * below_};
   uint64_t batch = step;
   for (const auto& stage : above_) stage->map(at, {&batch, 1});
   return static_cast<uint32_t>(root_->rows(batch, at.base));

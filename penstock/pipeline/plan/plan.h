@@ -40,8 +40,8 @@ class Plan {
   // The number of tickets of an epoch that is entered at `base`, a number of batches (elements) of
   // all ranks.
   uint64_t steps(uint64_t base) const;
-  uint32_t rows(uint64_t base, uint64_t step) const;  // of that ticket
-  uint32_t max_rows() const;                          // maximum of any ticket
+  uint32_t rows(uint64_t epoch, uint64_t base, uint64_t step) const;  // of that ticket
+  uint32_t max_rows() const;                                          // maximum of any ticket
   // The positions in chain() of rows [first, first + out.size()) of a ticket. Returns the epoch
   // there.
   At locate(uint64_t epoch, uint64_t base, uint64_t step, uint64_t first,

@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -269,6 +271,11 @@ Node::Ref nodes::image_folder(std::string root, const ImageFolderOptions& option
     }
   } else if (!options.subset.empty()) {
     throw refuse("a subset needs validation_split, the part that is for validation");
+  }
+  std::set<std::string_view> names;
+  for (const std::string& name : options.classes) {
+    if (names.insert(name).second) continue;
+    throw refuse("class '" + escape_invalid_utf8(name) + "' comes twice in classes");
   }
   std::string title = title_of(root, options);
   while (root.size() > 1 && root.back() == '/') root.pop_back();

@@ -6,6 +6,7 @@ and decompresses them in any number of threads.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -51,13 +52,21 @@ def refuse_groups(leaves: Iterable[Any], operation: str) -> None:
         names = {
             name: f"{prefix}/{name}".strip("/")
             for name in sorted(leaf)
-            if leaf.get(name, getclass=True) is h5py.Dataset
+            if _holds_data_set(leaf, name)
         }
         raise InvalidArgument(
             f"an open HDF5 {'group' if prefix else 'file'} is no data set: name those to feed, "
             f"penstock.Dataset.hdf5({leaf.file.filename!r}, {names!r:.200})",
             operation,
         )
+
+
+def _holds_data_set(group: Any, name: str) -> bool:
+    """Return False for a link that leads nowhere, too."""
+    try:
+        return group.get(name, getclass=True) is sys.modules["h5py"].Dataset
+    except (OSError, RuntimeError, KeyError):
+        return False
 
 
 def only_hdf5(nest: Any, operation: str) -> Any:
@@ -134,9 +143,17 @@ def _in_words(call: Callable[[], Any], place: str, operation: str, damage: str =
     except FileNotFoundError:
         raise NotFound(f"no such file: {place}", operation) from None
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
-        errno = getattr(error, "errno", None)
-        if errno:
-            raise System(f"{place}: {os.strerror(errno)}", operation, errno) from None
+        number = getattr(error, "errno", None)
+        if number == errno.EAGAIN or "already open for write" in str(error):
+            raise System(
+                f"{place}: another program has this file open for writing; close it there. Of a "
+                "file in SWMR mode, h5py.File(path, 'r', swmr=True)[name] is a data set for "
+                "Dataset.arrays",
+                operation,
+                errno.EAGAIN,
+            ) from None
+        if number:
+            raise System(f"{place}: {os.strerror(number)}", operation, number) from None
         raise DataLoss(f"{damage or place}: {error}", operation) from None
 
 
@@ -168,7 +185,14 @@ def opened(file: Any, names: Any, operation: str, url: str | None = None) -> Any
             f"{names!r:.100}: give the name of a data set, or a tuple or dict of names", operation
         )
     if not isinstance(file, h5py.Group):
-        path = os.fspath(file)
+        try:
+            path = os.fspath(file)
+        except TypeError:
+            raise InvalidArgument(
+                f"{file!r:.100} is not the path of one HDF5 file; several are "
+                "Dataset.hdf5(one, names).concatenate(Dataset.hdf5(another, names))",
+                operation,
+            ) from None
         place = url or os.fsdecode(path)
         file = _in_words(
             lambda: h5py.File(path, "r"),

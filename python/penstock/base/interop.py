@@ -106,6 +106,12 @@ def array_of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:
         if not type(tensor).__module__.startswith("torchvision.tv_tensors"):
             return None
         tensor = tensor.as_subclass(torch.Tensor)
+    return array_over(tensor)
+
+
+def array_over(tensor: Any) -> tuple[np.ndarray[Any, Any], str] | None:
+    """As `array_of_tensor`, for a tensor of any class."""
+    torch = sys.modules["torch"]
     if (
         tensor.device.type != "cpu"
         or tensor.layout is not torch.strided

@@ -36,8 +36,5 @@ def size_of(path: str) -> int:
     """The bytes of a file, or of all files in a folder."""
     if is_url(path) or not os.path.isdir(path):
         return os.path.getsize(local_path(path))
-    return sum(
-        os.path.getsize(os.path.join(folder, name))
-        for folder, _, names in os.walk(path)
-        for name in names
-    )
+    files = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return sum(os.path.getsize(file) for file in files if os.path.exists(file))  # not dead links

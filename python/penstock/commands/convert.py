@@ -354,12 +354,20 @@ def _told(rows: Rows, kind: str) -> Rows:
 
 
 def image_rows(folder: Path, kind: str) -> Rows:
-    """Image files unchanged, each with the number of its class folder, sorted by name."""
-    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    """Image files unchanged, each with its label: classes, files and labels of image_folder."""
+
+    def is_class(entry: Path) -> bool:
+        return entry.is_dir() and not entry.is_symlink() and not entry.name.startswith(".")
+
+    def is_hidden(path: Path) -> bool:
+        return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+    classes = sorted(entry.name for entry in folder.iterdir() if is_class(entry))
     files = []
     left_out = 0
     for label, name in enumerate(classes):
         inside = sorted(path for path in (folder / name).rglob("*") if path.is_file())
+        inside = [path for path in inside if not is_hidden(path)]
         images = [path for path in inside if path.suffix.lower() in _IMAGES]
         left_out += len(inside) - len(images)
         files += [(label, path) for path in images]

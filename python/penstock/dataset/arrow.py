@@ -67,10 +67,12 @@ def _selected(data: Any) -> tuple[Any, Any]:
     if not type(data).__module__.startswith("datasets."):
         return data, None
     if not hasattr(data, "_indices") or not hasattr(data, "data"):
-        raise InvalidArgument(
-            f"a {type(data).__name__} is no table: give one of its splits, such as data['train']",
-            "arrow",
+        remedy = (
+            "give one of its splits, such as data['train']"
+            if isinstance(data, dict)
+            else "load it without streaming=True, or feed Dataset.generator(lambda: iter(data))"
         )
+        raise InvalidArgument(f"{type(data).__name__} is no table: {remedy}", "arrow")
     rows = None
     if data._indices is not None:
         rows = np.ascontiguousarray(data._indices.column(0).to_numpy(), np.int64)

@@ -145,8 +145,9 @@ class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
         n : int
             Batch i of a pass goes to consumer i mod n.
         devices : sequence, optional
-            The device of each consumer's batches: one of torch's, as for `penstock.torch.feed`, or
-            a jax.Device. None: batches are in memory.
+            The device of each consumer's batches: one of torch's, as for `penstock.torch.feed`
+            (``"cpu"``: tensors in memory), or a jax.Device. None: arrays of NumPy, in memory. A
+            batch is sent when its consumer takes it, not ahead.
         patience : float, optional
             Seconds that a consumer waits for a slower one before it raises a `Timeout` that names
             that one. None: no limit.

@@ -127,8 +127,8 @@ class FileSources(Chain):
         -----
         Read natively: numbers, bools and complex numbers of either byte order; in one piece, or in
         chunks with the filters gzip, shuffle and fletcher32. Chunks that were never written have
-        the fill value. Other data sets (strings, compound types, other filters, virtual or
-        external storage) are read by h5py, row by row, in worker processes.
+        the fill value. Other data sets (strings, other filters, virtual or external storage) are
+        read by h5py, row by row, in worker processes. Rows of compound types are refused.
 
         A damaged chunk is a `DataLoss` of its rows that names file, data set, chunk and byte.
         """

@@ -51,6 +51,8 @@ class Stamp:
 
         Raises
         ------
+        InvalidArgument
+            It is a folder.
         NotFound, System
             It cannot.
         """
@@ -60,6 +62,13 @@ class Stamp:
                 file.read(1)
         except FileNotFoundError:
             raise NotFound(f"there is no file {path}", "parquet") from None
+        except IsADirectoryError:
+            raise InvalidArgument(
+                f"{path} is a folder: give its files, {os.path.join(path, '**', '*.parquet')!r} "
+                "through glob.glob(..., recursive=True); columns that only the names of folders "
+                "hold are not read",
+                "parquet",
+            ) from None
         except OSError as error:
             failure = System(f"{path}: {error.strerror}", "parquet")
             failure.errno = error.errno

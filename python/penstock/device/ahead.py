@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..errors import InvalidArgument
+
 if TYPE_CHECKING:
     from ..loader import Loader
 
@@ -31,6 +33,8 @@ class Ahead:
         # Each with the position before it.
         self._sent: deque[tuple[str, Any]] = deque()
         self._unsent: tuple[str, Any] | None = None  # there is no device memory for it yet
+        self._sending = ""
+        self._runs = 0
         self._delivered = False  # a batch, ever
 
     @property
@@ -42,11 +46,21 @@ class Ahead:
     @property
     def sending(self) -> str:
         """The position before the batch that is sent now, as JSON."""
-        assert self._unsent is not None
-        return self._unsent[0]
+        return self._sending
 
     def forget(self) -> None:
-        """Drop batches in transfer: another iteration begins, or the position was set."""
+        """Drop batches in transfer: another iteration begins, or the position was set.
+
+        REQUIRED: no other thread iterates.
+        """
+        self._sent.clear()
+        self.leave()
+
+    def leave(self) -> None:
+        """End the iteration, which drops its batches when it is asked for the next one.
+
+        Any thread may call it.
+        """
         self._sent, self._unsent = deque(), None
 
     def run(
@@ -73,6 +87,7 @@ class Ahead:
             Makes the consumer's batch of the result of `send`, when the consumer asks for it.
         """
         self.forget()
+        self._runs += 1
         return self._run(loader, batches, epoch, send, deliver)
 
     def _run(
@@ -83,9 +98,9 @@ class Ahead:
         send: Callable[[Any], Any],
         deliver: Callable[[Any], Any] | None,
     ) -> Iterator[Any]:
-        sent = self._sent
+        sent, run = self._sent, self._runs
         error: BaseException | None = None
-        over = False
+        over, in_transfer = False, 0
         while sent is self._sent:
             while not over and self._wants_more(loader()):
                 # Request nothing from an epoch that has ended: its hooks must run after its last
@@ -103,14 +118,21 @@ class Ahead:
             if not sent:
                 break
             self._delivered = True
-            batch = sent[0][1]
-            if deliver is not None:
-                batch = deliver(batch)  # if it raises, the position is this batch
-            sent.popleft()
-            yield batch
-            del batch
+            in_transfer = len(sent) - 1
+            yield _first(sent, deliver)  # no variable keeps it: the consumer may drop it
         if error is not None:
             raise error
+        if sent is not self._sent:  # dropped, perhaps by another thread: the host tells why
+            if in_transfer:
+                loader()._core.check_open()
+                if run != self._runs:
+                    raise InvalidArgument(
+                        "this iteration was overtaken: a later one was begun before its end, and "
+                        "its batches in transfer were dropped. Nested loops need a Loader for each "
+                        "iteration",
+                        "Loader",
+                    )
+            next(batches, None)
 
     def _wants_more(self, loader: Loader) -> bool:
         if not self._sent:
@@ -121,8 +143,11 @@ class Ahead:
 
     def _sends(self, send: Callable[[Any], Any]) -> bool:
         """Send the next batch. False: the device has no memory for it now."""
-        assert self._unsent is not None
-        before, batch = self._unsent
+        unsent = self._unsent
+        if unsent is None:  # close() of another thread
+            return False
+        before, batch = unsent
+        self._sending = before
         try:
             self._sent.append((before, send(batch)))
         except MemoryError:
@@ -132,6 +157,15 @@ class Ahead:
             return False
         self._unsent = None
         return True
+
+
+def _first(sent: deque[tuple[str, Any]], deliver: Callable[[Any], Any] | None) -> Any:
+    """Deliver the first batch; if that raises, the position is this batch."""
+    batch = sent[0][1]
+    if deliver is not None:
+        batch = deliver(batch)
+    sent.popleft()
+    return batch
 
 
 def _is_over(loader: Loader, epoch: int | None) -> bool:

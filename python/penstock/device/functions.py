@@ -11,7 +11,7 @@ import numpy as np
 
 from ..base.element_spec import TensorSpec, spec_of_value
 from ..base.interop import tensor_of_leaf
-from ..base.nests import leaves_of, mapped
+from ..base.nests import leaves_of, mapped, mapped_through
 from ..base.ragged import Ragged
 from ..errors import InvalidArgument
 
@@ -246,7 +246,7 @@ class Worked:
             # handed to the consumer's stream must have memory of its own.
             own = {_storage(leaf) for leaf in leaves_of(given)} - {None}
             made = self._functions.applied(given, self._rows())
-            made = mapped(lambda leaf: leaf.clone() if _storage(leaf) in own else leaf, made)
+            made = _through(lambda leaf: leaf.clone() if _storage(leaf) in own else leaf, made)
             return made, self._stream.record_event()
 
     def deliver(self, sent: Any) -> Any:
@@ -260,10 +260,13 @@ class Worked:
         batch, event = sent
         current = torch.cuda.current_stream(self._stream.device)
         current.wait_event(event)
-        for leaf in leaves_of(batch):
+
+        def record(leaf: Any) -> Any:
             if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
                 leaf.record_stream(current)
-        return batch
+            return leaf
+
+        return _through(record, batch)
 
 
 def worked(place: Place, functions: Functions, rows: Callable[[], Rows]) -> Worked:
@@ -302,6 +305,11 @@ def _there(batch: Any, device: Any) -> Any:
 
 def _has_numbers(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
+
+
+def _through(function: Callable[[Any], Any], result: Any) -> Any:
+    """Apply `function` to the tensors of a result, also to those in dataclasses and mappings."""
+    return mapped_through(function, result, lambda kind: False)
 
 
 def _storage(leaf: Any) -> int | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import sys
 import weakref
+from collections import UserDict
 from typing import Any, Protocol
 
 import numpy as np
 
 from .. import _engine
-from ..base.interop import tensor_of_leaf
-from ..base.nests import leaves_of, mapped
+from ..base.interop import array_over, tensor_of_leaf
+from ..base.nests import leaves_of, mapped, mapped_through
 from ..errors import InvalidArgument, NotFound
 
 # The driver's library; tests have one of their own.
@@ -83,11 +86,11 @@ def torch_place(device: Any) -> Place | None:
 
 
 def place_of(device: Any) -> Place | None:
-    """Return the place of a device of torch's or jax's."""
+    """Return the place of a device of torch's or jax's; None for None."""
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(device, (jax.Device, jax.sharding.Sharding)):
         return JaxDevice(device)
-    return torch_place(device)
+    return None if device is None else torch_place(device) or HostTensors()
 
 
 def stats_of(place: Place, ahead: int, stats: dict[str, Any]) -> dict[str, Any]:
@@ -131,8 +134,43 @@ def tensors_from(staged: _engine.StagedBatch) -> list[Any]:
     return [torch.from_dlpack(capsule) for capsule in staged.take(stream or _LEGACY_STREAM)]
 
 
-# In place of a leaf that was staged.
-_STAGED_LEAF = object()
+class _StagedLeaf:
+    """In place of a leaf that was staged.
+
+    Parameters
+    ----------
+    dtype : str
+        The dtype of torch that was staged as integers of its size; empty: the array's own.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+
+_staged_leaf = functools.cache(_StagedLeaf)
+
+
+@functools.lru_cache(maxsize=1024)
+def _moves_itself(kind: type) -> bool:
+    """Whether a class has a method ``to(device, non_blocking=...)``, as torch's own have."""
+    try:
+        parameters = inspect.signature(kind.to).parameters.values()  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return any(each.name == "non_blocking" or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def _is_one(kind: Any) -> bool:
+    """Whether a nest of this class moves as a whole: PackedSequence, but not BatchEncoding."""
+    return _moves_itself(kind) and not issubclass(kind, (dict, UserDict))
+
+
+def _moved(leaf: Any, device: Any) -> Any:
+    """Move a value that has no array, such as a sparse tensor, if it can be moved."""
+    torch = sys.modules.get("torch")
+    kind: Any = type(leaf)
+    is_tensor = torch is not None and isinstance(leaf, torch.Tensor)
+    return leaf.to(device, non_blocking=True) if is_tensor or _moves_itself(kind) else leaf
 
 
 class _OnHost:
@@ -147,6 +185,19 @@ class _OnHost:
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+class HostTensors(_OnHost):
+    """Tensors of torch in the memory that workers wrote: its device "cpu"."""
+
+    def send(self, batch: Any) -> Any:
+        return mapped(tensor_of_leaf, batch)
+
+    def deliver(self, sent: Any) -> Any:
+        return sent
+
+    def stats(self) -> dict[str, Any]:
+        return {"name": "cpu"}
 
 
 class CudaDevice:
@@ -165,27 +216,26 @@ class CudaDevice:
 
         # The engine keeps the arrays until they are copied; the nest must not keep them longer.
         def without(leaf: Any) -> Any:
-            array = _array_of(leaf)
-            if array is None:
+            found = _array_of(leaf)
+            if found is None:
                 return leaf
-            arrays.append(array)
-            return _STAGED_LEAF
+            arrays.append(found[0])
+            return _staged_leaf(found[1])
 
-        nest = mapped(without, batch)
+        nest = mapped_through(without, batch, _is_one)
         return nest, self._stage.put(arrays)
 
     def deliver(self, sent: Any) -> Any:
         nest, staged = sent
         tensors = iter(tensors_from(staged))
-        return mapped(
-            lambda leaf: next(tensors) if leaf is _STAGED_LEAF else self._moved(leaf), nest
-        )
 
-    def _moved(self, leaf: Any) -> Any:
-        """Move a tensor that has no array, such as a sparse one; return other leaves unchanged."""
-        torch = sys.modules.get("torch")
-        is_tensor = torch is not None and isinstance(leaf, torch.Tensor)
-        return leaf.to(self.name, non_blocking=True) if is_tensor else leaf
+        def there(leaf: Any) -> Any:
+            if type(leaf) is not _StagedLeaf:
+                return _moved(leaf, self.name)
+            tensor = next(tensors)
+            return tensor.view(getattr(sys.modules["torch"], leaf.dtype)) if leaf.dtype else tensor
+
+        return mapped_through(there, nest, _is_one)
 
     def check_start_method(self, method: str | None) -> None:
         if method == "fork":
@@ -215,15 +265,16 @@ class TorchDevice(_OnHost):
         self._bytes = self._copies = 0
 
     def send(self, batch: Any) -> Any:
-        return mapped(self._sent, batch)
+        return mapped_through(self._sent, batch, _is_one)
 
     def _sent(self, leaf: Any) -> Any:
         import torch
 
         tensor = tensor_of_leaf(leaf)
         if not isinstance(tensor, torch.Tensor):
-            return leaf
-        self._bytes += tensor.nbytes
+            return _moved(leaf, self._device)
+        if tensor.layout == torch.strided:  # others have no `nbytes`
+            self._bytes += tensor.nbytes
         self._copies += 1
         return tensor.to(self._device, non_blocking=True)
 
@@ -245,7 +296,7 @@ class JaxDevice(_OnHost):
         import jax
 
         leaves = leaves_of(batch)
-        arrays = [_array_of(leaf) for leaf in leaves]
+        arrays = [_jax_array(leaf) for leaf in leaves]
         put = iter(jax.device_put([a for a in arrays if a is not None], self._place))
         for array in arrays:
             if array is not None:
@@ -278,25 +329,42 @@ def link_speed(number: int, nbytes: int) -> tuple[float, float]:
     return float(pinned), float(pageable)
 
 
-def _array_of(leaf: Any) -> Any:
-    """Return a leaf as an array that can be staged; None: it stays as it is."""
+def _array_of(leaf: Any) -> tuple[Any, str] | None:
+    """Return a leaf as an array that can be staged; None: it stays as it is.
+
+    With it, the dtype of a tensor whose type NumPy lacks, which is an array of integers then; or an
+    empty name: that of the array.
+    """
     if type(leaf) is np.ndarray and leaf.dtype in _NATIVE:
-        return leaf
+        return leaf, ""
     if isinstance(leaf, np.generic):
         leaf = np.asarray(leaf)
     if not isinstance(leaf, np.ndarray):
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(leaf, torch.Tensor):
             return None
-        if leaf.device.type != "cpu" or leaf.requires_grad or leaf.is_conj() or leaf.is_neg():
+        found = array_over(leaf)
+        if found is None:
             return None
-        if leaf.layout != torch.strided:
-            return None
-        if leaf.dtype != torch.bfloat16:
-            return leaf.numpy()
-        import ml_dtypes
-
-        return leaf.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        array, name = found
+        return array, "" if array.dtype.name == name else name
     if leaf.dtype.name not in _STAGED:
         return None
-    return leaf if leaf.dtype.isnative else leaf.astype(leaf.dtype.newbyteorder("="))
+    return leaf if leaf.dtype.isnative else leaf.astype(leaf.dtype.newbyteorder("=")), ""
+
+
+def _jax_array(leaf: Any) -> Any:
+    """Return a leaf as an array that jax takes; None: it stays as it is."""
+    jax = sys.modules["jax"]
+    if isinstance(leaf, jax.Array):
+        return leaf
+    found = _array_of(leaf)
+    if found is None:
+        return None
+    array, name = found
+    if not name:
+        return array
+    import ml_dtypes  # jax needs it, too
+
+    kind = getattr(ml_dtypes, name, None)
+    return None if kind is None else array.view(kind)

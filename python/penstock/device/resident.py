@@ -20,6 +20,7 @@ from ..base.nests import leaves_of, mapped
 from ..errors import Closed, InvalidArgument
 from ..loader import Loader
 from ..loader.iterators import BatchIterator
+from ..loader.source import info_for_device
 from .ahead import Ahead
 from .functions import Functions, Rows, same_device
 from .rows import device_rows, host_permuted
@@ -283,7 +284,7 @@ class Resident(Restorable, Closing):
         began = time.monotonic_ns()
         order, steps = self._order, self._order.steps()
         self._counts["rows"] = order.length
-        with Loader(self._dataset, **self._options) as loader:
+        with self._reader(self._dataset) as loader:
             loader.restore(self.state())
             try:
                 batches: Iterator[Any] = itertools.islice(iter(loader), steps)
@@ -313,6 +314,10 @@ class Resident(Restorable, Closing):
                 self._resumed = True  # the next batch is the one that failed
                 raise
 
+    def _reader(self, dataset: Any) -> Loader:
+        """Return a Loader whose batches lie where the device reads them."""
+        return Loader(info_for_device(dataset, [self._rows.place]), **self._options)
+
     def _send_all(self, batch: Any) -> Any:
         leaves = leaves_of(batch)
         self._counts["link_bytes"] += sum(leaf.nbytes for leaf in leaves)
@@ -324,7 +329,7 @@ class Resident(Restorable, Closing):
         order, counts = self._order, self._counts
         counts["rows"] = order.length
         stored = order.rows.batch(order.batch_size)
-        with Loader(stored, **self._options) as batches:
+        with self._reader(stored) as batches:
             sent: tuple[int, Any] | None = None
             first = 0
             for batch in batches:

@@ -215,7 +215,7 @@ class TorchRows:
 
         rows = order[first : first + count * batches]
         columns = [
-            memory.index_select(0, rows).view(dtype).view(-1, *shape)
+            memory.index_select(0, rows).view(dtype).view(rows.shape[0], *shape)
             for memory, (shape, dtype) in zip(self._columns, self._shapes, strict=True)
         ]
         each = [torch.unsafe_split(column, count) for column in columns]

@@ -180,9 +180,11 @@ def _array(leaf: Any) -> Any:
         kind = leaf.dtype.kind
         if kind == "V" and leaf.dtype.names is None and leaf.dtype.type is not np.void:
             return leaf  # bfloat16 and similar types
-        if kind not in "biufc":
+        if kind not in "biufc" or leaf.dtype.char in "gG":  # longdouble
             return None
         return leaf if leaf.dtype.isnative else leaf.astype(leaf.dtype.newbyteorder("="))
-    if isinstance(leaf, jax.Array) or not hasattr(leaf, "__dlpack__"):
+    if isinstance(leaf, jax.Array):
+        return leaf if leaf.is_fully_addressable else None
+    if not hasattr(leaf, "__dlpack__"):
         return None
     return jax.dlpack.from_dlpack(leaf)  # torch's

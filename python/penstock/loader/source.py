@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -193,6 +193,20 @@ def _row_like(leaf: Any) -> Any:
         return np.asarray(leaf)[:1].reshape(leaf.shape[1:])
     row = leaf[0]
     return row if array_of(row) is not None and hasattr(row, "untyped_storage") else np.asarray(row)
+
+
+def info_for_device(
+    source: Any,
+    places: Sequence[Any],
+    *,
+    samples: bool = False,
+    on_error: str = "raise",
+    streams: int | None = None,
+) -> SourceInfo:
+    """As `source_info`, for batches that go to `places`; each is a `device.Place` or None."""
+    info = source_info(source, samples, on_error, streams)
+    info.for_device = any(place is not None and place.reads_in_place for place in places)
+    return info
 
 
 def source_info(

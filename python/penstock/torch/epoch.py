@@ -135,6 +135,6 @@ class PlacedIteration(Closing):
 
     def close(self) -> None:
         """End this iteration, as a ``break`` does. The workers stay alive."""
-        self._ahead.forget()
+        self._ahead.leave()
         self._batches = iter(())
         self._host.close()

@@ -22,7 +22,7 @@ from ..device.ahead import Ahead
 from ..device.functions import Functions, Rows, Worked, worked
 from ..device.place import Place, stats_of, torch_place
 from ..device.staged_loader import StagedLoader
-from ..loader.source import source_info
+from ..loader.source import info_for_device
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -91,8 +91,9 @@ class TensorLoader(StagedLoader):
             place.check_start_method(options.get("start_method"))
         samples = options.get("batch_size") is not None
         on_error, streams = options.get("on_error", "raise"), options.get("streams")
-        info = source_info(functions.source, samples, on_error, streams)
-        info.for_device = place is not None and place.reads_in_place
+        info = info_for_device(
+            functions.source, [place], samples=samples, on_error=on_error, streams=streams
+        )
         super().__init__(info, Ahead(0 if place is None else ahead), **options)
         self._place, self._functions = place, functions
         if place is not None:
@@ -139,8 +140,8 @@ class TensorLoader(StagedLoader):
 
     def close(self) -> None:
         """End the workers, and wait for copies in flight. Held batches stay valid."""
-        self._ahead.forget()
-        super().close()
+        super().close()  # first: a running iteration raises Closed
+        self._ahead.leave()
         if self._place is not None:
             self._place.close()
 

@@ -421,6 +421,21 @@ TEST_F(PinnedStageTest, closing_in_the_middle_of_a_copy_returns_the_memory_after
   EXPECT_TRUE(all_are(bytes, 1));
 }
 
+TEST_F(PinnedStageTest, a_batch_dropped_while_the_stage_closes_is_freed_after_its_copy) {
+  const long lost = fake.get("copies to freed memory");
+  const long waits = fake.get("cuStreamSynchronize");
+  auto stage = open();
+  fake.set("copy_us", 50'000);
+  auto batch = stage->put({array(0, 100'000, 1)});
+  std::thread closing([&] { stage->close(); });
+  while (fake.get("cuStreamSynchronize") == waits) std::this_thread::yield();
+  EXPECT_EQ(ended, 0);
+  batch.reset();
+  EXPECT_EQ(ended, 1);
+  closing.join();
+  EXPECT_EQ(fake.get("copies to freed memory"), lost);
+}
+
 TEST_F(PinnedStageTest, a_region_that_grows_is_pinned_in_pieces_which_no_copy_crosses) {
   auto stage = open();
   const long before = fake.get("cuMemHostRegister");
