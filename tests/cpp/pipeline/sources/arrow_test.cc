@@ -15,8 +15,8 @@ namespace {
 
 using testing::ArrowColumnData;
 using testing::ArrowMaker;
-using testing::bytes_of;
 using testing::numbers_column;
+using testing::raw_bytes;
 using testing::Reading;
 using testing::strings_column;
 using testing::struct_of;
@@ -76,7 +76,7 @@ TEST_F(ArrowSource, a_wrong_offset_costs_its_row) {
   EXPECT_EQ(lost[0], "");
   EXPECT_EQ(lost[1], "DataLoss arrow: 's', row 1 has offsets 2 and 1 into 3 bytes");
   EXPECT_EQ(lost[2], "");
-  ArrowColumnData list = {"+l", "l", {"", bytes_of<int32_t>({0, 900, 1, 3})}, 3};
+  ArrowColumnData list = {"+l", "l", {"", raw_bytes<int32_t>({0, 900, 1, 3})}, 3};
   list.children.push_back(numbers_column<int8_t>("c", "item", {1, 2, 3}));
   Reading lists(nodes::arrow(table({struct_of({list})})));
   const auto wrong = losses(lists, 3);
@@ -91,7 +91,7 @@ TEST_F(ArrowSource, a_wrong_index_or_view_costs_its_row) {
   std::string views(64, '\0');
   const std::vector<int32_t> entries = {3, 0x636261, 0, 0, 13, 0, 0, 2, 13, 0, 1, 0, -5, 0, 0, 0};
   std::memcpy(views.data(), entries.data(), 64);
-  ArrowColumnData viewed = {"vz", "v", {"", views, "0123456789abcde", bytes_of<int64_t>({15})}, 4};
+  ArrowColumnData viewed = {"vz", "v", {"", views, "0123456789abcde", raw_bytes<int64_t>({15})}, 4};
   Reading reading(nodes::arrow(table({struct_of({coded})})));
   const auto lost = losses(reading, 4);
   EXPECT_EQ(lost[0] + lost[3], "");
