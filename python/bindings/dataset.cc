@@ -156,10 +156,10 @@ void bind_function(nb::class_<Dataset>& dataset, const std::string& name,
   dataset.def((name + "_op").c_str(), [stage](const Dataset& d, std::shared_ptr<Op> op) {
     return (d.*stage)(std::move(op));
   });
-  dataset.def((name + "_python").c_str(), [stage](const Dataset& d, const UserObjectOwner& function,
-                                                  std::string title) {
-    return (d.*stage)(std::make_shared<PythonOp>(function.shared(), std::move(title)));
-  });
+  dataset.def((name + "_python").c_str(),
+              [stage](const Dataset& d, const UserObjectOwner& function, std::string title) {
+                return (d.*stage)(std::make_shared<PythonOp>(function.shared(), std::move(title)));
+              });
 }
 
 void bind_transformations(nb::class_<Dataset>& dataset) {
