@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import threading
 from typing import Any
 
 from .. import _engine
-from ..errors import Closed, Timeout
+from ..errors import Closed, Error, Timeout
 from ..processes.bootstrap import restore_stderr
 from ..processes.worker import DatasetUpdates, reporting_failure, unpack_dataset
 
@@ -17,9 +19,12 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
         _engine.keep_freed_memory()
     with reporting_failure(link, f"remote worker {index}"):
         info, plan = unpack_dataset(index, fds, settings)
-        listener = _engine.RemoteListener(
-            f"{settings['host']}:0", bytes.fromhex(settings["secret"])
-        )
+        secret = bytes.fromhex(settings["secret"])
+        listeners = [_engine.RemoteListener(f"{settings['host']}:0", secret)]
+        with contextlib.suppress(Error):  # no folder for sockets: Loaders of this host use TCP
+            # A name that no other host has: who finds it is on this one.
+            name = f"unix:@{secrets.token_hex(16)}"
+            listeners.append(_engine.RemoteListener(name, secret))
     restore_stderr()
     turn = _engine.RemoteTurn(fds["status"])
     update = DatasetUpdates(link, info.hooked, settings["version"], settings["length"])
@@ -35,6 +40,11 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
         except (Closed, Timeout):
             return  # the Loader has ended, or its host is gone
 
-    _engine.report_address(link, listener.address)
-    while (connection := listener.accept()) is not None:
-        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+    def accept(listener: Any) -> None:
+        while (connection := listener.accept()) is not None:
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    _engine.report_address(link, " ".join(each.address for each in listeners))
+    for listener in listeners[1:]:
+        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+    accept(listeners[0])

@@ -15,6 +15,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "penstock/memory/region_layout.h"
 #include "penstock/net/listener.h"
 #include "penstock/workers/remote_service.h"
 #include "penstock/workers/ring_consumer.h"
@@ -26,6 +27,7 @@ namespace penstock {
 namespace {
 
 constexpr uint32_t kRemotePlaces = 3;
+constexpr char kNetwork[] = "tcp://127.0.0.1:0", kOneHost[] = "unix:@";
 
 std::span<const std::byte> text_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -46,8 +48,9 @@ class RemoteRunner : public TicketRunner {
   Function function_;
 };
 
-std::pair<std::unique_ptr<net::Connection>, std::unique_ptr<net::Connection>> connected() {
-  net::Listener listener;
+std::pair<std::unique_ptr<net::Connection>, std::unique_ptr<net::Connection>> connected(
+    const char* address = kNetwork) {
+  net::Listener listener(address);
   std::unique_ptr<net::Connection> here;
   std::thread connecting([&] { here = net::connect(listener.address()); });
   auto there = listener.accept(10);
@@ -57,7 +60,7 @@ std::pair<std::unique_ptr<net::Connection>, std::unique_ptr<net::Connection>> co
 
 // A consumer's ring with one remote worker, and the service that it is connected to.
 struct RemoteWorld {
-  explicit RemoteWorld(RemoteRunner::Function function)
+  explicit RemoteWorld(RemoteRunner::Function function, const char* address = kNetwork)
       : ring(TicketRing::create({.entries = 4, .workers = kRemotePlaces, .rows = 8}, false)),
         arena(Region::create(Region::Kind::kPrivate)),
         memory(arena),
@@ -65,7 +68,7 @@ struct RemoteWorld {
         status(os::memory_file("penstock-status", sizeof(RemoteStatus))),
         runner(std::move(function)) {
     turn = std::make_unique<RemoteTurn>(status.get());
-    auto [ours, theirs] = connected();
+    auto [ours, theirs] = connected(address);
     worker = std::make_unique<RemoteWorker>(*ring, arena, std::move(ours));
     service = std::make_unique<RemoteService>(std::move(theirs),
                                               RemoteService::Shape{kRemotePlaces, 8}, *turn);
@@ -301,6 +304,108 @@ TEST(RemoteWorker, closing_the_supervisor_ends_a_wait_for_a_result) {
   go_on.notify_all();
 }
 
+// ---- on one host -------------------------------------------------------------------------------
+
+constexpr size_t kLarge = 3 << 20;
+
+// A batch of kLarge bytes and a packet of as many, both of the step's number.
+RemoteRunner::Function large_results() {
+  struct Kept {
+    std::string tree, tail;
+    RemotePacket packet;
+  };
+  return [kept = std::make_shared<Kept>()](const Ticket& ticket, Slot& slot) {
+    std::byte* base = slot.memory(text_bytes("layout"), kLarge);
+    ASSERT_NE(base, nullptr);
+    std::memset(base, static_cast<int>(ticket.step), kLarge);
+    kept->tree.assign(100, static_cast<char>(ticket.step));
+    kept->tail.assign(kLarge - 128, static_cast<char>(ticket.step));
+    kept->packet = {text_bytes(kept->tree), {text_bytes(kept->tail)}};
+    slot.finish_object(ResultKind::kRows, kLarge, &kept->packet);
+  };
+}
+
+std::string large_packet(uint64_t step) {
+  const char number = static_cast<char>(step);
+  return std::string(100, number) + std::string(28, '\0') + std::string(kLarge - 128, number);
+}
+
+TEST(RemoteWorker, on_one_host_results_are_those_of_the_network) {
+  for (const char* address : {kNetwork, kOneHost}) {
+    SCOPED_TRACE(address);
+    RemoteWorld world(large_results(), address);
+    for (uint64_t step = 1; step < 7; ++step) {
+      const uint64_t seq = world.post(step);
+      Task& task = world.run(seq);
+      ASSERT_EQ(task.block.arena, kSpilled);
+      const std::unique_ptr<Spill> spill(reinterpret_cast<Spill*>(task.object));
+      EXPECT_TRUE(text_in({spill->bytes.get(), spill->size}) == large_packet(step));
+      const BatchEntry& entry = world.ring->entry_at(seq);
+      const std::byte* base = world.memory.at(entry.block_offset);
+      EXPECT_TRUE(text_in({base, kLarge}) == std::string(kLarge, static_cast<char>(step)));
+      RingConsumer(*world.ring).close_layout(seq);
+      RingConsumer(*world.ring).clear(seq);
+      RingConsumer(*world.ring).advance_head(seq + 1);
+    }
+  }
+}
+
+TEST(RemoteWorker, a_packet_in_the_services_memory_outlives_the_service) {
+  std::unique_ptr<Spill> kept;
+  {
+    RemoteWorld world(large_results(), kOneHost);
+    for (uint64_t step = 1; step < 3; ++step) {
+      kept.reset(reinterpret_cast<Spill*>(world.run(world.post(step)).object));
+    }
+    EXPECT_EQ(Lease::outstanding(), 1u) << "the second packet, and not its batch";
+  }
+  EXPECT_TRUE(text_in({kept->bytes.get(), kept->size}) == large_packet(2));
+  kept.reset();
+  EXPECT_EQ(Lease::outstanding(), 0u);
+}
+
+RemoteTicket whole_ticket(uint64_t step) {
+  RemoteTicket ticket;
+  ticket.rows = ticket.end = 8;
+  ticket.step = step;
+  return ticket;
+}
+
+TEST(RemoteService, large_results_do_not_pass_the_socket_of_one_host) {
+  RemoteWorld world(large_results(), kOneHost);
+  auto [ours, theirs] = connected(kOneHost);
+  RemoteService service(std::move(theirs), {kRemotePlaces, 8}, *world.turn);
+  RemoteRunner runner(large_results());
+  std::thread serving([&] { service.serve(runner); });
+  std::shared_ptr<Region> region;
+  uint64_t first_offset = 0;
+  for (uint64_t step = 1; step < 6; ++step) {
+    RemoteTicket ticket = whole_ticket(step);
+    // A consumer that has mapped too little gets its results through the socket.
+    if (region != nullptr) ticket.mapped_bytes = step == 5 ? 4096 : region->reserve();
+    ours->send(bytes_of_message(ticket));
+    auto message = ours->receive(10);
+    const auto result = message_in<RemoteResult>(message->head);
+    EXPECT_EQ(static_cast<bool>(message->descriptor), step == 1);
+    if (message->descriptor) region = Region::open(message->descriptor.get());
+    if (step == 1 || step == 5) {
+      EXPECT_EQ(message->body_bytes, 2 * kLarge);
+      EXPECT_EQ(result.batch.bytes + result.packet.bytes, 0u);
+      continue;
+    }
+    EXPECT_EQ(message->body_bytes, 0u);
+    const Lease batch(region, result.batch), packet(region, result.packet);
+    EXPECT_EQ(batch.data()[kLarge - 1], std::byte(step));
+    EXPECT_TRUE(text_in({packet.data(), packet.bytes()}) == large_packet(step));
+    if (step == 3) first_offset = region->offset_of(batch.data());
+    if (step == 4) {
+      EXPECT_EQ(region->offset_of(batch.data()), first_offset) << "its lease was returned";
+    }
+  }
+  ours->close();
+  serving.join();
+}
+
 // ---- what is no message -------------------------------------------------------------------------
 
 struct Answer {
@@ -351,6 +456,89 @@ TEST(RemoteWorker, an_answer_that_is_no_result_ends_the_connection) {
     EXPECT_EQ(world.state(seq), TaskState::kClaimed);
     answering.join();
   }
+}
+
+TEST(RemoteWorker, memory_that_is_not_as_announced_ends_the_connection) {
+  struct Lie {
+    const char* title;
+    std::function<void(Region&, Ref&, RemoteResult&)> tell;
+  };
+  const auto header = [](Region& region) { return reinterpret_cast<RegionHeader*>(region.base()); };
+  const std::vector<Lie> lies = {
+      {"another size", [](Region&, Ref&, RemoteResult& result) { result.batch_bytes += 64; }},
+      {"no block", [](Region&, Ref& ref, RemoteResult&) { ref.offset += 64; }},
+      {"beyond the memory", [](Region&, Ref& ref, RemoteResult&) { ref.offset = 1ull << 40; }},
+      {"a block that was reused", [](Region&, Ref& ref, RemoteResult&) { ++ref.generation; }},
+      {"a block beyond the file",
+       [&](Region& region, Ref& ref, RemoteResult& result) {
+         header(region)->committed = region.reserve();
+         BlockHeader& block = *region.header_at(ref.offset);
+         block.bytes = ref.bytes = result.batch_bytes = region.reserve() / 2;
+       }},
+      {"a header beyond the file",
+       [&](Region& region, Ref& ref, RemoteResult&) {
+         header(region)->committed = region.reserve();
+         ref.offset = region.reserve() - 64;
+       }},
+  };
+  for (const Lie& lie : lies) {
+    SCOPED_TRACE(lie.title);
+    RemoteWorld world([](const Ticket&, Slot& slot) { finish_packet(slot, ""); });
+    auto [ours, theirs] = connected(kOneHost);
+    RemoteWorker worker(*world.ring, world.arena, std::move(ours));
+    Allocator memory(Region::create(Region::Kind::kShared, 64 << 20));
+    void* const block = memory.allocate(kLarge);
+    std::thread answering([&] {
+      theirs->receive(10);
+      theirs->send(bytes_of_message(RemoteResult{}), {}, memory.region()->fd());
+      const auto ticket = message_in<RemoteTicket>(theirs->receive(10)->head);
+      EXPECT_EQ(ticket.mapped_bytes, memory.region()->reserve());
+      RemoteResult result;
+      result.result = ResultKind::kRows;
+      result.batch_bytes = kLarge;
+      Ref ref = *memory.share(block);
+      lie.tell(*memory.region(), ref, result);
+      result.batch = ref;
+      theirs->send(bytes_of_message(result));
+      theirs->receive(10);
+    });
+    uint64_t seq = 0;
+    for (int ticket = 0; ticket < 2; ++ticket) {
+      seq = world.post(0);
+      TicketRing::Claim claim;
+      ASSERT_TRUE(RingWorker(*world.ring, 1).claim(claim));
+      Slot slot(*world.ring, claim, &world.memory, worker);
+      slot.read_ticket();
+      EXPECT_FALSE(worker.lost());
+      run_slot(worker, slot);
+    }
+    EXPECT_TRUE(worker.lost());
+    EXPECT_EQ(world.state(seq), TaskState::kClaimed);
+    answering.join();
+  }
+}
+
+TEST(RemoteWorker, without_a_mapping_results_come_through_the_socket) {
+  RemoteWorld world([](const Ticket&, Slot& slot) { finish_packet(slot, ""); });
+  auto [ours, theirs] = connected(kOneHost);
+  RemoteWorker worker(*world.ring, world.arena, std::move(ours));
+  const os::Fd no_region = os::memory_file("no region", 1 << 20);
+  std::thread answering([&] {
+    for (int ticket = 0; ticket < 2; ++ticket) {
+      EXPECT_EQ(message_in<RemoteTicket>(theirs->receive(10)->head).mapped_bytes, 0u);
+      theirs->send(bytes_of_message(RemoteResult{}), {}, ticket == 0 ? no_region.get() : -1);
+    }
+  });
+  for (int ticket = 0; ticket < 2; ++ticket) {
+    const uint64_t seq = world.post(0);
+    TicketRing::Claim claim;
+    ASSERT_TRUE(RingWorker(*world.ring, 1).claim(claim));
+    Slot slot(*world.ring, claim, &world.memory, worker);
+    slot.read_ticket();
+    run_slot(worker, slot);
+    EXPECT_EQ(world.state(seq), TaskState::kDone);
+  }
+  answering.join();
 }
 
 TEST(RemoteService, a_ticket_that_does_not_add_up_ends_the_connection) {
