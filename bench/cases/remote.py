@@ -29,6 +29,7 @@ from peers import Program, ray_end, ray_head
 from .remote_program import SECRET
 
 PROGRAM = "cases.remote_program"
+HERE = "penstock, 2 workers of a server on this host"
 OURS, LIMIT = "penstock, 2 remote workers", "limit: send() and recv() of the same bytes"
 LIMIT_MADE = "limit: the same, each batch made anew"
 
@@ -99,10 +100,10 @@ SMALL = Case(
 CASES = [LARGE, SMALL]
 
 
-def penstock_feed(size: Size) -> Figures:
+def penstock_feed(size: Size, role: str = "server") -> Figures:
     import penstock
 
-    program = Program(PROGRAM, "server")
+    program = Program(PROGRAM, role)
     try:
         remote = penstock.remote.workers(program.read_line(), WORKERS, secret=SECRET)
         loader = penstock.Loader(Items(size), workers=remote, max_queue_size=size.queue)
@@ -183,6 +184,9 @@ def ray_data(size: Size) -> Figures:
 
 for case in CASES:
     case.entry(OURS, "ours")(penstock_feed)
+    case.entry(HERE, "ours", "through shared memory")(
+        lambda size: penstock_feed(size, role="neighbour")
+    )
     case.entry("Ray, 2 actors that return arrays", "peer", "through its object store")(ray_actors)
     case.entry(LIMIT, "limit")(plain_tcp)
 LARGE.entry("Ray Data, iter_torch_batches", "peer", "in any order", quick=False)(ray_data)

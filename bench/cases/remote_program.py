@@ -1,26 +1,32 @@
 """The other host of bench/cases/remote.py: prints its address, works until it is ended.
 
 python -m cases.remote_program server           a server of remote workers
+python -m cases.remote_program neighbour        the same, which shares memory with Loaders here
 python -m cases.remote_program stream BYTES N   N pieces of so many bytes, over a plain connection
 python -m cases.remote_program made BYTES N     the same, each piece a new array of ones
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
+import tempfile
 
 from harness import keep_heap
 
 SECRET = b"for loopback only"
 
 
-def server() -> None:
+def server(shares: bool) -> None:
     import penstock
 
-    made = penstock.remote.Server(secret=SECRET)
-    print(made.address, flush=True)
-    made.wait()
+    with tempfile.TemporaryDirectory() as folder:
+        if not shares:
+            os.environ["XDG_RUNTIME_DIR"] = folder  # Loaders do not find its sockets there
+        made = penstock.remote.Server(secret=SECRET)
+        print(made.address, flush=True)
+        made.wait()
 
 
 def stream(size: int, count: int, made: bool) -> None:
@@ -43,7 +49,7 @@ def stream(size: int, count: int, made: bool) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "server":
-        server()
+    if sys.argv[1] in ("server", "neighbour"):
+        server(shares=sys.argv[1] == "neighbour")
     else:
         stream(int(sys.argv[2]), int(sys.argv[3]), made=sys.argv[1] == "made")

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "penstock/base/error.h"
+#include "penstock/memory/region.h"
 #include "penstock/workers/ticket_ring_layout.h"
 
 // The messages between a RemoteWorker, in the consumer's process, and the RemoteService of a
@@ -34,10 +35,15 @@ struct RemoteTicket {
   uint32_t rows = 0, begin = 0, end = 0, stream = 0;
   uint32_t rows_together = 0;
   uint32_t poisoned = 0;
+  uint64_t mapped_bytes = 0;  // of the service's region, in the consumer's process; 0: none
 };
 
 // From the service: the result, as the head. The layout of the batch follows in the head. The body:
 // the batch; the packet: its tree, zeros up to a multiple of 64 if there is a tail, its tail.
+//
+// On one host the first result has the descriptor of the service's region. If the consumer's
+// process has mapped it, large batches and packets of later results lie there instead of in the
+// body, each with one lease for the consumer.
 struct RemoteResult {
   static constexpr RemoteKind kKind = RemoteKind::kResult;
   RemoteKind kind = kKind;
@@ -48,6 +54,10 @@ struct RemoteResult {
   uint32_t layout_row = 0;  // BatchEntry::layout_row
   uint32_t reserved = 0;
   uint64_t samples = 0, errors = 0, retried = 0, busy_ns = 0;  // counted for this ticket
+  Ref batch, packet;  // where they lie in the region; no bytes: in the body
+
+  // Batches and packets of fewer bytes are sent in the body: that costs less than a lease.
+  static constexpr uint64_t kLeastShared = 32 << 10;
 };
 
 // What a worker's process is doing, in a file in memory that the process shares with its server. If

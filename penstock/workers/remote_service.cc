@@ -10,6 +10,8 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
+#include "penstock/memory/copy.h"
+#include "penstock/memory/region_layout.h"
 #include "penstock/workers/ring_supervisor.h"
 #include "penstock/workers/ring_worker.h"
 
@@ -69,7 +71,7 @@ RemoteService::RemoteService(std::unique_ptr<net::Connection> connection, const 
     : connection_(std::move(connection)),
       ring_(TicketRing::create(
           {.entries = 1, .granules = 1, .workers = shape.workers, .rows = shape.rows}, false)),
-      arena_(Region::create(Region::Kind::kPrivate)),
+      arena_(Region::create(connection_->local() ? Region::Kind::kShared : Region::Kind::kPrivate)),
       memory_(arena_),
       consumer_(*ring_),
       turn_(turn),
@@ -153,7 +155,7 @@ void RemoteService::run(const RemoteTicket& ticket, std::span<const std::byte> b
     result.retried = ring_->consumer().retried.get() - retried;
     result.busy_ns = now_ns() - begin;
   }
-  send_result(*claim.entry, *claim.task, result);
+  send_result(*claim.entry, *claim.task, result, ticket.mapped_bytes);
   clear(seq);
 }
 
@@ -178,8 +180,36 @@ void RemoteService::post(const RemoteTicket& ticket, std::span<const std::byte> 
   consumer_.publish(entry);
 }
 
-// The batch and the packet are sent from where they lie.
-void RemoteService::send_result(const BatchEntry& entry, const Task& task, RemoteResult result) {
+// One lease for the consumer; a Ref without bytes if the consumer cannot reach the block.
+Ref RemoteService::share(void* block, uint64_t mapped) {
+  const std::optional<Ref> ref = arena_.share(block);
+  if (!ref) return {};
+  Region& region = *arena_.region();
+  const BlockHeader& header = *region.header_at(ref->offset);
+  if (ref->offset + sizeof(header) <= mapped && header.data + header.bytes <= mapped) return *ref;
+  region.return_lease(*ref);
+  return {};
+}
+
+Ref RemoteService::share_copy(std::span<const std::span<const std::byte>> parts, uint64_t bytes,
+                              uint64_t mapped) {
+  void* const block = arena_.allocate(bytes);
+  if (block == nullptr) return {};
+  const Ref ref = share(block, mapped);
+  auto* to = static_cast<std::byte*>(block);
+  for (const auto part : parts) {
+    if (ref.bytes == 0) break;
+    copy_stream(to, part.data(), part.size());
+    to += part.size();
+  }
+  arena_.release(block);
+  return ref;
+}
+
+// What does not lie in the shared region is sent from where it lies.
+void RemoteService::send_result(const BatchEntry& entry, const Task& task, RemoteResult result,
+                                uint64_t mapped) {
+  if (!connection_->local()) mapped = 0;
   result.result = task.kind;
   result.payload_bytes = task.bytes;
   std::vector<std::span<const std::byte>> body;
@@ -190,8 +220,13 @@ void RemoteService::send_result(const BatchEntry& entry, const Task& task, Remot
     layout = {entry.layout, entry.layout_length};
     result.layout_row = entry.layout_row;
     result.batch_bytes = entry.needed_bytes;
-    body.push_back({memory_.at(entry.block_offset), entry.needed_bytes});
+    std::byte* const batch = memory_.at(entry.block_offset);
+    if (result.batch_bytes >= RemoteResult::kLeastShared && mapped != 0) {
+      result.batch = share(batch, mapped);
+    }
+    if (result.batch.bytes == 0) body.push_back({batch, entry.needed_bytes});
   }
+  const size_t before = body.size();
   if (task.object != 0) {
     const auto& packet = *reinterpret_cast<const RemotePacket*>(task.object);
     result.tree_bytes = packet.tree.size();
@@ -207,10 +242,18 @@ void RemoteService::send_result(const BatchEntry& entry, const Task& task, Remot
     result.tree_bytes = task.length;
     body.push_back({task.packet, task.length});
   }
+  const std::span packet = std::span(body).subspan(before);
+  uint64_t packet_bytes = 0;
+  for (const auto part : packet) packet_bytes += part.size();
+  if (packet_bytes >= RemoteResult::kLeastShared && mapped != 0) {
+    result.packet = share_copy(packet, packet_bytes, mapped);
+    if (result.packet.bytes != 0) body.resize(before);
+  }
   const auto fixed = bytes_of_message(result);
   head.assign(fixed.begin(), fixed.end());
   head.insert(head.end(), layout.begin(), layout.end());
-  connection_->send(head, body);
+  const bool sends_region = connection_->local() && !std::exchange(region_sent_, true);
+  connection_->send(head, body, sends_region ? arena_.region()->fd() : -1);
 }
 
 void RemoteService::clear(uint64_t seq) {

@@ -42,6 +42,10 @@ class RemoteTurn {
 // Serves the tickets of one connection, for a RemoteWorker on the consumer's host. Each ticket is
 // posted in a ring of its own with one entry, and run as by any other worker.
 //
+// If the consumer is on the same host, over a Unix socket, batches are made in a shared region, and
+// large results stay there until the consumer has returned their leases. The region's memory ends
+// when the connection has ended and the consumer holds no lease any more.
+//
 // One thread.
 class RemoteService {
  public:
@@ -63,12 +67,17 @@ class RemoteService {
   void receive_body(uint64_t bytes, std::vector<std::byte>& into);
   void run(const RemoteTicket& ticket, std::span<const std::byte> body, TicketRunner& runner);
   void post(const RemoteTicket& ticket, std::span<const std::byte> input);
-  void send_result(const BatchEntry& entry, const Task& task, RemoteResult result);
+  // `mapped`: bytes of the region that the consumer's process has mapped.
+  void send_result(const BatchEntry& entry, const Task& task, RemoteResult result, uint64_t mapped);
+  Ref share(void* block, uint64_t mapped);
+  Ref share_copy(std::span<const std::span<const std::byte>> parts, uint64_t bytes,
+                 uint64_t mapped);
   void clear(uint64_t seq);
 
   std::unique_ptr<net::Connection> connection_;
   std::unique_ptr<TicketRing> ring_;
-  Allocator arena_;
+  Allocator arena_;  // shared with a consumer on the same host
+  bool region_sent_ = false;
   LocalMemory memory_;
   RingConsumer consumer_;
   RemoteTurn& turn_;

@@ -1,5 +1,8 @@
 #include "penstock/workers/remote_worker.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <array>
 #include <new>
 #include <utility>
@@ -7,6 +10,8 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
+#include "penstock/memory/copy.h"
+#include "penstock/memory/region_layout.h"
 
 namespace penstock {
 
@@ -71,6 +76,7 @@ void RemoteWorker::send(const Ticket& ticket, Slot& slot) {
     }
   }
   head.poisoned = static_cast<uint32_t>(poisoned.size());
+  if (region_ != nullptr) head.mapped_bytes = region_->reserve();
   std::span<const std::byte> input;
   if (const std::byte* of = slot.input()) input = {of, arena_.bytes_of(of)};
   const std::array<std::span<const std::byte>, 2> body{std::as_bytes(std::span(poisoned)), input};
@@ -84,40 +90,79 @@ void RemoteWorker::receive(Slot& slot) {
   sent_ = false;
   const std::span<const std::byte> head(message->head);
   const auto result = on_connection([&] { return message_in<RemoteResult>(head); });
-  uint64_t bytes = result.tree_bytes;
-  if (result.tail_bytes != 0) bytes = (bytes + 63) / 64 * 64;
-  if (__builtin_add_overflow(bytes, result.batch_bytes, &bytes) ||
-      __builtin_add_overflow(bytes, result.tail_bytes, &bytes) || bytes != message->body_bytes ||
-      result.result > ResultKind::kBroken) {
+  uint64_t packet_bytes = result.tree_bytes;
+  if (result.tail_bytes != 0) packet_bytes = (packet_bytes + 63) / 64 * 64;
+  const bool overflows = __builtin_add_overflow(packet_bytes, result.tail_bytes, &packet_bytes);
+  uint64_t body_bytes = result.packet.bytes == 0 ? packet_bytes : 0;
+  if (overflows ||
+      __builtin_add_overflow(body_bytes, result.batch.bytes == 0 ? result.batch_bytes : 0,
+                             &body_bytes) ||
+      body_bytes != message->body_bytes || result.result > ResultKind::kBroken) {
     throw ConnectionEnded("a result that does not add up");
   }
-  take_result(result, head.subspan(sizeof(result)), slot);
-}
-
-void RemoteWorker::take_result(const RemoteResult& result, std::span<const std::byte> layout,
-                               Slot& slot) {
+  // Both leases are taken first: whatever fails then, they are returned.
+  const Lease batch = leased(result.batch, result.batch_bytes);
+  const Lease packet = leased(result.packet, packet_bytes);
+  if (message->descriptor) map(message->descriptor.get());
   WorkerCounters& counters = slot.counters();
   counters.samples.add_single_writer(result.samples);
   counters.bytes.add_single_writer(result.payload_bytes);
   counters.errors.add_single_writer(result.errors);
   ring_.consumer().retried.add(result.retried);
-  if (result.batch_bytes != 0) take_batch(result, layout, slot);
-  take_packet(result, slot);
+  if (result.batch_bytes != 0) take_batch(result, batch, head.subspan(sizeof(result)), slot);
+  take_packet(result, packet, slot);
+}
+
+void RemoteWorker::map(int region) {
+  const int seals = fcntl(region, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return;  // reading it could be SIGBUS
+  try {
+    region_ = Region::open(region);
+  } catch (const Error&) {
+    region_ = nullptr;
+  }
+}
+
+Lease RemoteWorker::leased(const Ref& ref, uint64_t bytes) const {
+  if (ref.bytes == 0) return {};
+  const auto refuse = [] { return ConnectionEnded("a result in memory that does not add up"); };
+  if (region_ == nullptr || ref.bytes != bytes) throw refuse();
+  // The region's headers are memory that another process writes. The size of its file is not.
+  struct stat file {};
+  if (fstat(region_->fd(), &file) != 0) throw refuse();
+  const auto end = static_cast<uint64_t>(file.st_size);
+  if (ref.offset > end - sizeof(BlockHeader)) throw refuse();
+  Lease lease = on_connection([&] { return Lease(region_, ref); });
+  const uint64_t begin = region_->offset_of(lease.data());
+  if (begin > end || bytes > end - begin) throw refuse();
+  region_->prefault(begin, bytes);
+  return lease;
 }
 
 // Straight into the batch's memory.
-void RemoteWorker::take_batch(const RemoteResult& result, std::span<const std::byte> layout,
-                              Slot& slot) {
+void RemoteWorker::take_batch(const RemoteResult& result, const Lease& shared,
+                              std::span<const std::byte> layout, Slot& slot) {
   std::byte* base = slot.memory(layout, result.batch_bytes, result.layout_row);
   if (base == nullptr) {
     throw Error(Code::kInternal, kOperation, "two runs of a ticket gave batches of two layouts");
   }
   Slot::Write ours(slot);
   if (!ours) throw Error(Code::kClosed, kOperation, "the ticket was taken away");
-  on_connection([&] { connection_->receive_body({base, result.batch_bytes}); });
+  if (shared) {
+    copy_stream(base, shared.data(), result.batch_bytes);
+  } else {
+    on_connection([&] { connection_->receive_body({base, result.batch_bytes}); });
+  }
 }
 
-void RemoteWorker::take_packet(const RemoteResult& result, Slot& slot) {
+void RemoteWorker::take_packet(const RemoteResult& result, const Lease& shared, Slot& slot) {
+  auto spill = std::make_unique<Spill>();
+  if (shared) {
+    spill->size = shared.bytes();
+    spill->bytes = {shared.owner(), shared.data()};
+    slot.finish_spill(result.result, result.payload_bytes, std::move(spill));
+    return;
+  }
   const uint64_t bytes = connection_->body_left();
   if (bytes <= Slot::kInline) {
     std::array<std::byte, Slot::kInline> packet;
@@ -126,7 +171,6 @@ void RemoteWorker::take_packet(const RemoteResult& result, Slot& slot) {
     slot.finish_inline(result.result, result.payload_bytes, into);
     return;
   }
-  auto spill = std::make_unique<Spill>();
   spill->size = bytes;
   spill->bytes = space_for(bytes);
   on_connection([&] { connection_->receive_body({spill->bytes.get(), bytes}); });

@@ -16,6 +16,10 @@ namespace penstock {
 // the result into the batch's memory. One ticket at a time; a worker on the other host has several
 // connections, so that it makes the next batch while the last one is sent.
 //
+// If the service is on this host, over a Unix socket, large results lie in its shared region: a
+// batch is copied from there, a packet is leased in place. Leases outlive the connection and the
+// service's process.
+//
 // States:
 //
 //   - connected -> retired: retire(). It runs no more tickets; serve() returns after the current
@@ -48,14 +52,19 @@ class RemoteWorker : public TicketRunner {
  private:
   void send(const Ticket& ticket, Slot& slot);
   void receive(Slot& slot);
-  void take_result(const RemoteResult& result, std::span<const std::byte> layout, Slot& slot);
-  void take_batch(const RemoteResult& result, std::span<const std::byte> layout, Slot& slot);
-  void take_packet(const RemoteResult& result, Slot& slot);
+  // Maps the service's region. If that fails, results come through the connection.
+  void map(int region);
+  // An empty Lease if `ref` has no bytes.
+  Lease leased(const Ref& ref, uint64_t bytes) const;
+  void take_batch(const RemoteResult& result, const Lease& shared,
+                  std::span<const std::byte> layout, Slot& slot);
+  void take_packet(const RemoteResult& result, const Lease& shared, Slot& slot);
   std::shared_ptr<std::byte[]> space_for(uint64_t bytes);
 
   TicketRing& ring_;
   Allocator& arena_;
   std::unique_ptr<net::Connection> connection_;
+  std::shared_ptr<Region> region_;  // the service's; null: not mapped
   std::atomic<bool> ended_{false}, retired_{false};
   bool sent_ = false;
   std::string why_;

@@ -3,8 +3,9 @@
 // leaves it to the supervisor.
 //
 //   byte 0: bit 7: messages to a worker, else to a service
-//   a message: byte 0: bit 6: well-formed numbers   byte 1: bytes of the head   byte 2: bytes of
-//   the body, in eights   then the head, then the body
+//   a message: byte 0: bit 6: well-formed numbers, bit 5: its batch or packet is in memory, bit 4:
+//   the memory's headers are what the body says   byte 1: bytes of the head   byte 2: bytes of the
+//   body, in eights   then the head, then the body
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "fuzz/require.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "penstock/memory/region_layout.h"
 #include "penstock/net/listener.h"
 #include "penstock/workers/remote_service.h"
 #include "penstock/workers/remote_worker.h"
@@ -34,13 +36,16 @@ namespace {
 constexpr uint32_t kPlaces = 3, kRows = 8;
 
 struct Message {
-  bool well_formed = false;
+  bool well_formed = false, in_memory = false, other_headers = false;
   std::vector<std::byte> head, body;
 };
 
 Message next_message(Input& input) {
   Message made;
-  made.well_formed = input.byte() & 64;
+  const uint8_t bits = input.byte();
+  made.well_formed = bits & 64;
+  made.in_memory = bits & 32;
+  made.other_headers = bits & 16;
   const size_t head = input.byte(), body = 8 * size_t{input.byte()};
   made.head = input.take(head);
   made.body = input.take(body);
@@ -57,18 +62,21 @@ Pair connected() {
   return {std::move(here), std::move(there)};
 }
 
-// Makes a batch of the ticket's numbers; reads all that the ticket has.
+// Makes a batch of the ticket's numbers, large enough to be shared if its step is odd; reads all
+// that the ticket has.
 class Runner : public TicketRunner {
  public:
+  static size_t bytes_of_batch(uint64_t step) { return step % 2 == 0 ? 64 : 64 << 10; }
   void run(const Ticket& ticket, Slot& slot) override {
     uint64_t sum = ticket.epoch + ticket.step;
     for (uint32_t row = 0; row < kRows; ++row) {
       if (const auto ending = slot.ending({.row = row})) sum += ending->worker;
     }
     if (const std::byte* input = slot.input()) sum += static_cast<uint8_t>(*input);
-    std::byte* base = slot.memory(std::as_bytes(std::span("layout")), 64);
+    const size_t bytes = bytes_of_batch(ticket.step);
+    std::byte* base = slot.memory(std::as_bytes(std::span("layout")), bytes);
     REQUIRE(base != nullptr);
-    std::memset(base, static_cast<int>(sum & 0xff), 64);
+    std::memset(base, static_cast<int>(sum & 0xff), bytes);
     slot.finish_inline(ResultKind::kRows, 64, {});
   }
 };
@@ -92,9 +100,9 @@ Head numbers_of(const Message& message) {
   return head;
 }
 
-void send(net::Connection& connection, const Message& message) {
+void send(net::Connection& connection, const Message& message, int descriptor = -1) {
   const std::array parts{std::span<const std::byte>(message.body)};
-  connection.send(message.head, parts);
+  connection.send(message.head, parts, descriptor);
 }
 
 // A ticket that a service may take.
@@ -121,6 +129,7 @@ void to_service(Input& input) {
       connection->close();  // as the process's end does
     }
   });
+  std::shared_ptr<Region> region;
   try {
     for (int messages = 0; messages < 10 && !input.empty(); ++messages) {
       Message message = next_message(input);
@@ -129,7 +138,11 @@ void to_service(Input& input) {
       const auto answer = here->receive(20);
       if (!answer) break;
       const auto result = message_in<RemoteResult>(answer->head);
-      REQUIRE(result.result == ResultKind::kRows && result.batch_bytes == 64);
+      const uint64_t bytes = Runner::bytes_of_batch(message_in<RemoteTicket>(message.head).step);
+      REQUIRE(result.result == ResultKind::kRows && result.batch_bytes == bytes);
+      REQUIRE(answer->body_bytes + result.batch.bytes == bytes);
+      if (answer->descriptor) region = Region::open(answer->descriptor.get());
+      if (result.batch.bytes != 0) REQUIRE(Lease(region, result.batch).bytes() == bytes);
     }
   } catch (const Error& error) {
     REQUIRE(error.code() == Code::kClosed);
@@ -150,7 +163,49 @@ void make_result(Message& message) {
   with_numbers(message, result);
 }
 
+// The memory of a service, with one block that is shared anew for each message.
+class Memory {
+ public:
+  int descriptor() const { return arena_.region()->fd(); }
+
+  // Makes the message's batch or packet lie here, or nearly.
+  void put(Message& message) {
+    const Ref shared = arena_.share(block_).value_or(Ref{});
+    auto result = numbers_of<RemoteResult>(message);
+    Ref& ref = result.layout_row % 2 == 0 ? result.batch : result.packet;
+    (result.layout_row % 2 == 0 ? result.packet : result.batch) = {};
+    if (message.well_formed) {
+      ref = shared;
+      result.batch_bytes = result.batch.bytes;
+      result.tree_bytes = result.packet.bytes;
+    } else {
+      ref.offset = shared.offset + ref.offset % 3 * 64;
+      ref.bytes = kBytes - ref.bytes % 2;
+      ref.generation = shared.generation + ref.generation % 2;
+    }
+    with_numbers(message, result);
+    if (message.other_headers) write_headers(shared, message.body, !message.well_formed);
+    message.body.clear();
+  }
+
+ private:
+  static constexpr size_t kBytes = 64 << 10;
+
+  void write_headers(const Ref& ref, const std::vector<std::byte>& words, bool region_too) {
+    std::byte* const base = arena_.region()->base();
+    const size_t block = std::min(words.size(), sizeof(BlockHeader));
+    std::memcpy(base + ref.offset, words.data(), block);
+    if (!region_too) return;
+    std::memcpy(base, words.data() + block, std::min(words.size() - block, sizeof(RegionHeader)));
+  }
+
+  Allocator arena_{Region::create(Region::Kind::kShared, 1 << 20)};
+  void* const block_ = arena_.allocate(kBytes);
+};
+
 void to_worker(Input& input) {
+  Memory shared;
+  bool sent = false;
   const auto ring = TicketRing::create({.entries = 4, .workers = kPlaces, .rows = kRows}, false);
   Allocator arena(Region::create(Region::Kind::kPrivate));
   LocalMemory memory(arena);
@@ -175,9 +230,11 @@ void to_worker(Input& input) {
     REQUIRE(slot.read_ticket());
     Message message = next_message(input);
     if (message.well_formed) make_result(message);
+    if (message.in_memory && sent) shared.put(message);
+    const int descriptor = std::exchange(sent, true) ? -1 : shared.descriptor();
     std::thread answering([&] {
       try {
-        if (there->receive(20)) send(*there, message);
+        if (there->receive(20)) send(*there, message, descriptor);
         if (!message.well_formed) there->close();  // a message that announces more than it has
       } catch (const Error& error) {
         REQUIRE(error.code() == Code::kClosed);

@@ -1,4 +1,8 @@
-"""Servers of remote workers for tests: processes on this machine, over loopback."""
+"""Servers of remote workers for tests: processes on this machine, over loopback.
+
+A process with a runtime folder of its own does not share memory with this one, so that its batches
+come over the network.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,16 +23,28 @@ SECRET = b"only for the tests of penstock"
 
 
 class ServerProcess:
-    """A process with a `penstock.remote.Server`. SIGTERM drains it; a context manager ends it."""
+    """A process with a `penstock.remote.Server`. SIGTERM drains it; a context manager ends it.
 
-    def __init__(self, address: str = "tcp://127.0.0.1:0", folder: Path | None = None) -> None:
+    `neighbour`: Loaders of this process share memory with its workers, as on one host.
+    """
+
+    def __init__(
+        self,
+        address: str = "tcp://127.0.0.1:0",
+        folder: Path | None = None,
+        neighbour: bool = False,
+    ) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        self._runtime = tempfile.TemporaryDirectory()  # mode 0700
+        if not neighbour:
+            environment["XDG_RUNTIME_DIR"] = self._runtime.name
         self._process = subprocess.Popen(
             [sys.executable, __file__, address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+            env=environment,
         )
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().strip()
@@ -52,12 +69,14 @@ class ServerProcess:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._runtime.cleanup()
 
     def __enter__(self) -> ServerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
+        self._runtime.cleanup()
 
 
 def serve(address: str) -> None:

@@ -40,10 +40,11 @@ PATIENCE_S = 60.0
 
 
 class Worker:
-    def __init__(self, host: _Host, number: int, address: str) -> None:
+    def __init__(self, host: _Host, number: int, address: str, local: str) -> None:
         self.host = host
         self.number = number
-        self.address = address
+        self._address = address
+        self._local = local
         self.places: set[int] = set()  # of the ring, that use it
         self.lines: list[Any] = []  # open connections that no place uses
         # Once it ended: the ticket that was run, by its place + 1 (0: none), and the call; -1, as
@@ -51,6 +52,13 @@ class Worker:
         self.running = -1
         self.call = 0
         self.host_gone = False
+
+    def connect(self) -> Any:
+        """Connect to its Unix socket if it is on this host, so that memory can be shared."""
+        if self._local:
+            with contextlib.suppress(Error):  # it is on another host, or has ended
+                return _engine.remote_connect(self._local, self.host.secret, CONNECT_S)
+        return _engine.remote_connect(self._address, self.host.secret, CONNECT_S)
 
 
 class _Host:
@@ -93,7 +101,8 @@ class _Host:
                 continue
             kind = message.get("do")
             if kind == "worker":
-                self.owner.came(self, int(message["worker"]), f"{name}:{int(message['port'])}")
+                address = f"{name}:{int(message['port'])}"
+                self.owner.came(self, int(message["worker"]), address, str(message["local"]))
             elif kind == "ended":
                 self.owner.ended(self, message)
             elif kind == "files":
@@ -186,7 +195,7 @@ class Hosts:
         while (worker := self._take(place)) is not None:
             why = ""
             try:
-                connection = _engine.remote_connect(worker.address, worker.host.secret, CONNECT_S)
+                connection = worker.connect()
                 why, had_ticket = self._core.run_remote(place, connection)
                 self._end(place, worker if why and had_ticket else None)
             except Error as error:  # the worker ended meanwhile
@@ -287,9 +296,9 @@ class Hosts:
                 self._send(host, body, do="update", version=version, keep=list(self._updates))
         return True
 
-    def came(self, host: _Host, number: int, address: str) -> None:
+    def came(self, host: _Host, number: int, address: str, local: str) -> None:
         with self._changed:
-            worker = host.workers[number] = Worker(host, number, address)
+            worker = host.workers[number] = Worker(host, number, address, local)
             host.all_workers[number] = worker
             if not host.leaving:
                 self._free += [worker] * self._settings["in_flight"]

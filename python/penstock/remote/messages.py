@@ -20,7 +20,9 @@ The server sends:
 do          fields                                            bytes
 ==========  ================================================  =================================
 refused     why
-worker      worker, port                                      (it can be connected to)
+worker      worker, port, local                               (it can be connected to: at the
+                                                              port, or on its own host at the
+                                                              Unix socket `local`; "": none)
 ended       worker, how, running, call                        (the ticket in the place
                                                               running - 1 was run; 0: none)
 files       paths, there                                      (of each path)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .. import _engine
 from ..errors import Error, WorkerLost
-from .hosts import CONNECT_S, PATIENCE_S, Hosts, Worker
+from .hosts import PATIENCE_S, Hosts, Worker
 from .locality import Locality, nobody_has
 
 
@@ -57,9 +56,7 @@ class RoutedHosts(Hosts):
             line = worker.lines.pop() if worker.lines else None
         if line is None:
             try:
-                line = self._core.remote_line(
-                    _engine.remote_connect(worker.address, worker.host.secret, CONNECT_S)
-                )
+                line = self._core.remote_line(worker.connect())
             except Error as error:  # the worker ended meanwhile
                 return str(error)
         with self._changed:

@@ -289,8 +289,9 @@ class _Session:
             kind, data = said
             if kind == "address":
                 worker.ready = self._served = True
-                port = int(data.decode().rpartition(":")[2])
-                self._tell(do="worker", worker=worker.number, port=port)
+                network, _, local = data.decode().partition(" ")
+                port = int(network.rpartition(":")[2])
+                self._tell(do="worker", worker=worker.number, port=port, local=local)
             elif kind == "failed":
                 failed = True
                 self._tell(data, do="failed", worker=worker.number)
