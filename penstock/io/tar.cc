@@ -292,6 +292,21 @@ std::string TarSample::add(std::string extension, Bytes data) {
   return {};
 }
 
+namespace {
+
+// The method, if it is one that Python's tarfile knows and penstock does not; else nullptr.
+const char* unsupported_compression(std::span<const std::byte> begin) {
+  constexpr std::pair<std::string_view, const char*> kMagic[] = {
+      {"BZh", "bzip2"}, {"\3757zXZ", "xz"}, {"(\265/\375", "zstd"}};
+  const std::string_view bytes(reinterpret_cast<const char*>(begin.data()), begin.size());
+  for (const auto& [magic, method] : kMagic) {
+    if (bytes.starts_with(magic)) return method;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 Compression compression_of_tar(File& file) {
   std::array<std::byte, kBlock> first{};
   const uint64_t bytes = std::min<uint64_t>(file.size(), first.size());
@@ -300,6 +315,11 @@ Compression compression_of_tar(File& file) {
   file.read({&segment, 1});
   const auto begin = std::span(first).first(bytes);
   if (is_tar_header(begin)) return Compression::kNone;
+  if (const char* method = unsupported_compression(begin)) {
+    throw Error(Code::kInvalidArgument, "tar",
+                file.path() + " is compressed by " + method +
+                    ", which is not read: unpack it, or compress it by gzip");
+  }
   return has_gzip_magic(begin) || has_gzip_extension(file.path()) ? Compression::kGzip
                                                                   : Compression::kNone;
 }

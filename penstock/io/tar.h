@@ -98,7 +98,7 @@ class TarSample {
 std::unique_ptr<Framing> tar_framing();
 
 // gzip by the first bytes or the name; an archive that begins with a valid header is not
-// compressed. Error kSystem. Any thread.
+// compressed. Error kSystem, kInvalidArgument: by bzip2, xz or zstd. Any thread.
 Compression compression_of_tar(File& file);
 
 }  // namespace penstock

@@ -530,3 +530,12 @@ def test_webdataset_reads_what_is_written_and_writes_what_is_read(tmp_path):
         assert found == wanted
         fields = ["jpg", "seg.png", "cls"]
         assert list(Dataset.tar(tmp_path / name, fields=fields)) == wanted
+
+
+@pytest.mark.parametrize("mode", ["w:bz2", "w:xz"])
+def test_other_compressions_are_refused_with_the_remedy(tmp_path, mode):
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, mode) as tar:
+        tar.addfile(tarfile.TarInfo("a.txt"), io.BytesIO(b""))
+    with pytest.raises(penstock.InvalidArgument, match=r"a\.tar is compressed by .*: unpack it"):
+        Dataset.tar(str(path)).build(workers=0)
