@@ -27,7 +27,7 @@ purposes() {
   cat <<'LIST'
 devices	(^|[\/_])device[s_.\/]|_device|resident|fake_cuda
 images	\/image\/|(^|[\/_])image[s_]|test_image
-clusters	\/ray\/|_ray[_.]|ray_|penstock\/remote\/|workers\/remote_|remote_(workers|servers|worker)|bindings\/remote[._]c|remote_connection|relay|hosted|shard_resolver|snapshot_(folder|saver)|server\/epoch|ranks
+clusters	\/ray\/|_ray[_.]|ray_|penstock\/remote\/|workers\/remote_|remote_(workers|servers|worker)|bindings\/remote[._]c|remote_connection|relay|hosted|shard_resolver|snapshot_(folder|saver)|server\/epoch|replica|shard_follower|ranks
 live streams, populations, callers that wait	online|mqtt|mosquitto|message_|population|member_rows|batcher|call_queue|tls_client|push_source|[_\/]pool\.py|recurrent
 formats	arrow|parquet|hdf5|(^|[\/_])tar[._]|np[yz]|file_rows|row_groups|chunked_array|file_listing|folder_index|image_folder|remote|decoded_cache|sources\/files|file_server|sequence_example
 LIST
