@@ -27,10 +27,10 @@ class Places:
 
     def locate(self, shard: int, timeout: float) -> Any:
         self.asked += 1
-        answers = self.answers[shard]
-        if isinstance(answers, Exception):
-            raise answers
-        return answers
+        answer = self.answers[shard]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 def shard_of(folder: Path, number: int = 0, shards: int = 1, mode: Any = None) -> Any:
@@ -45,6 +45,8 @@ def shard_of(folder: Path, number: int = 0, shards: int = 1, mode: Any = None) -
         SECRET,
         False,
         folder,
+        1,
+        30.0,
     )
     return made
 
