@@ -524,8 +524,8 @@ def test_a_program_ends_while_engine_threads_read():
 
 
 def test_a_streaming_data_set_is_refused_with_the_way_to_feed_it():
-    datasets = pytest.importorskip("datasets")
-    streaming = datasets.Dataset.from_dict({"x": [1, 2]}).to_iterable_dataset()
-    with pytest.raises(penstock.errors.InvalidArgument, match="streaming=True"):
+    streaming = type("IterableDataset", (), {"__module__": "datasets.iterable_dataset"})()
+    with pytest.raises(
+        penstock.errors.InvalidArgument, match=r"streaming=True, or feed Dataset\.gen"
+    ):
         Dataset.arrow(streaming)
-    assert [int(row["x"]) for row in Dataset.generator(lambda: iter(streaming))] == [1, 2]
