@@ -76,7 +76,7 @@ ArrowColumnData column_of(Input& in) {
     const auto bytes = static_cast<int64_t>(values.size());
     column.buffers.push_back(std::move(views));
     column.buffers.push_back(std::move(values));
-    column.buffers.push_back(testing::bytes_of(std::vector<int64_t>{bytes}));
+    column.buffers.push_back(testing::raw_bytes(std::vector<int64_t>{bytes}));
   } else if (format == "+l" || format == "+L" || format == "+w:3") {
     if (format != "+w:3") column.buffers.push_back(offsets());
     ArrowColumnData child{"s", "item", {"", rest(in, items * 2 + 2)}, static_cast<int64_t>(items)};
