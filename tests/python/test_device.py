@@ -252,7 +252,7 @@ def test_a_consumer_may_leave_in_the_middle(cuda):
 
 
 def test_full_device_memory_makes_the_ring_smaller_and_then_is_an_error(cuda):
-    cuda.set("device_memory", 2 * 64 * 1024)  # two slots
+    cuda.set("device_memory", cuda.get("memory in use") + 2 * 64 * 1024)  # two slots
     with penstock.torch.feed(numbers(), device="cuda:0", workers=2) as feed:
         assert firsts(feed) == list(range(0, 64, 8))
         assert feed.stats()["device"]["slots"] <= 2
