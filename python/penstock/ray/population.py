@@ -124,8 +124,7 @@ class Population(train.Population):
         self._group = integer("resident", resident, 1, operation=_OPERATION)
         first = self.hyper(0)
         first.pop("seed")
-        own |= {"device": device, "hyper": first}
-        del own["loss"]  # with the model
+        own |= {"threads": threads, "device": device, "hyper": first}
         plan = Plan(ray.put((model, loss)), self._group, own, seconds)
         self._workers = [_Worker(plan, self._reserved) for _ in range(workers)]
 
