@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "fuzz/input.h"
 #include "fuzz/require.h"
 #include "penstock/base/error.h"
 #include "penstock/net/listener.h"
@@ -28,29 +29,6 @@ namespace {
 
 constexpr size_t kFloats = 32;
 constexpr uint8_t kBeat = 1, kNumbered = 2, kVersioned = 4, kWellFormed = 8;
-
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : data_(data), left_(size) {}
-  bool empty() const { return left_ == 0; }
-  uint8_t byte() {
-    if (left_ == 0) return 0;
-    --left_;
-    return *data_++;
-  }
-  std::vector<std::byte> take(size_t count) {
-    std::vector<std::byte> bytes(count);
-    const size_t some = std::min(count, left_);
-    if (some > 0) std::memcpy(bytes.data(), data_, some);
-    data_ += some;
-    left_ -= some;
-    return bytes;
-  }
-
- private:
-  const uint8_t* data_;
-  size_t left_;
-};
 
 // Whether the follower has acknowledged a message; else the connection has ended.
 bool acknowledged(net::Connection& leader, uint64_t& number) {
