@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "penstock/base/error.h"
-#include "penstock/io/posix_files.h"
+#include "penstock/io/file.h"
 
 namespace penstock {
 namespace {

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "penstock/io/example_entries.h"
 #include "penstock/io/example_features.h"
 #include "penstock/io/example_wire.h"
 

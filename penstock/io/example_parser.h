@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "penstock/io/example_decoder.h"
-#include "penstock/io/example_entries.h"
 #include "penstock/io/example_features.h"
+#include "penstock/io/example_wire.h"
 
 namespace penstock {
 

@@ -9,8 +9,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/io/folder_index.h"
+#include "penstock/io/record_index.h"
 #include "penstock/io/remote_files.h"
-#include "penstock/io/sidecar_index.h"
 
 namespace penstock {
 namespace {

@@ -20,7 +20,7 @@ struct Paths {
 // The files that `paths` names. The matches of a pattern are sorted bytewise by name; a list keeps
 // its order, and a file named twice is listed twice. In a pattern `*`, `?` and `[...]` have the
 // meaning of a shell. None of them matches "/" or a dot at the beginning of a name, and index files
-// (sidecar_index.h) never match. If a file has the pattern as its exact name, only that file is
+// (record_index.h) never match. If a file has the pattern as its exact name, only that file is
 // meant. The braces of a URL are expanded, and its pattern is matched by FileSystem::match_url().
 // Any thread.
 //

@@ -1,5 +1,3 @@
-#include "penstock/io/posix_files.h"
-
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>

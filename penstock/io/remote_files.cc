@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/io/posix_files.h"
+#include "penstock/io/file.h"
 
 namespace penstock {
 namespace {

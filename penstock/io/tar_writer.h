@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "penstock/io/buffered_sink.h"
 #include "penstock/io/compression.h"
 #include "penstock/io/file.h"
 

@@ -9,7 +9,6 @@
 #include <span>
 #include <string>
 
-#include "penstock/io/buffered_sink.h"
 #include "penstock/io/compression.h"
 #include "penstock/io/crc32c.h"
 #include "penstock/io/file.h"

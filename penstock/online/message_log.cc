@@ -13,7 +13,7 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/io/crc32c.h"
-#include "penstock/io/posix_files.h"
+#include "penstock/io/file.h"
 #include "penstock/online/log_format.h"
 
 namespace penstock::online {

@@ -10,7 +10,7 @@
 #include "gil.h"
 #include "locked_writer.h"
 #include "module.h"
-#include "penstock/io/buffered_sink.h"
+#include "penstock/io/compression.h"
 
 namespace nb = nanobind;
 

@@ -10,7 +10,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/io/compression.h"
-#include "penstock/io/posix_files.h"
+#include "penstock/io/file.h"
 #include "penstock/io/tfrecord.h"
 
 namespace penstock::python {

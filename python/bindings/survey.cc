@@ -14,7 +14,6 @@
 #include "locked_writer.h"
 #include "module.h"
 #include "penstock/base/cancellation.h"
-#include "penstock/io/example_survey.h"
 #include "penstock/io/glob.h"
 
 namespace nb = nanobind;

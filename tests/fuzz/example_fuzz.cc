@@ -9,7 +9,7 @@
 
 #include "cpp/io/examples.h"
 #include "fuzz/require.h"
-#include "penstock/io/example_survey.h"
+#include "penstock/io/survey.h"
 
 using namespace penstock;
 

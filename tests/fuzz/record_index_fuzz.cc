@@ -8,7 +8,7 @@
 #include "cpp/io/memory_files.h"
 #include "fuzz/require.h"
 #include "penstock/io/crc32c.h"
-#include "penstock/io/sidecar_index.h"
+#include "penstock/io/record_index.h"
 
 using namespace penstock;
 

@@ -15,7 +15,7 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/io/crc32c.h"
-#include "penstock/io/posix_files.h"
+#include "penstock/io/file.h"
 
 namespace penstock {
 namespace {

@@ -11,8 +11,8 @@
 #include "penstock/base/os.h"
 #include "penstock/base/text.h"
 #include "penstock/io/crc32c.h"
+#include "penstock/io/record_index.h"
 #include "penstock/io/remote_files.h"
-#include "penstock/io/sidecar_index.h"
 #include "penstock/pipeline/plan/builder.h"
 
 namespace penstock {

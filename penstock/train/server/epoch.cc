@@ -16,7 +16,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/io/posix_files.h"
+#include "penstock/io/file.h"
 
 namespace penstock::train {
 namespace {

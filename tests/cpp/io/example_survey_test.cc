@@ -1,10 +1,9 @@
-#include "penstock/io/example_survey.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "penstock/io/example_writer.h"
+#include "penstock/io/survey.h"
 
 namespace penstock {
 namespace {

@@ -1,7 +1,5 @@
 // Records of real files in random order: read by one system call, with every check, also while the
 // files are truncated.
-#include "penstock/io/scattered_read.h"
-
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +9,7 @@
 #include <fstream>
 #include <random>
 
+#include "penstock/io/record_reader.h"
 #include "tfrecords.h"
 
 namespace penstock {

@@ -13,7 +13,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/io/sidecar_index.h"
+#include "penstock/io/record_index.h"
 #include "penstock/io/tfrecord.h"
 
 namespace penstock {

@@ -1,5 +1,3 @@
-#include "penstock/io/sidecar_index.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "penstock/io/crc32c.h"
+#include "penstock/io/record_index.h"
 #include "penstock/io/tfrecord.h"
 #include "tfrecords.h"
 

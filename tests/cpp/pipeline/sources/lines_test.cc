@@ -10,7 +10,7 @@
 #include "../stages/stream_contract.h"
 #include "penstock/base/error.h"
 #include "penstock/io/lines.h"
-#include "penstock/io/sidecar_index.h"
+#include "penstock/io/record_index.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
 

@@ -1,4 +1,4 @@
-#include "penstock/io/example_entries.h"
+#include "penstock/io/example_wire.h"
 
 #include <algorithm>
 #include <utility>
