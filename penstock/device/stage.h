@@ -12,7 +12,7 @@
 #include "penstock/base/fork_aware.h"
 #include "penstock/device/driver.h"
 #include "penstock/device/timeline.h"
-#include "penstock/memory/dlpack_abi.h"
+#include "penstock/memory/dlpack.h"
 #include "penstock/memory/region.h"
 #include "penstock/memory/tensor.h"
 #include "penstock/observe/trace.h"

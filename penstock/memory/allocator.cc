@@ -20,7 +20,6 @@
 #include "penstock/memory/block_table.h"
 #include "penstock/memory/page_heap.h"
 #include "penstock/memory/region_layout.h"
-#include "penstock/memory/size_classes.h"
 
 namespace penstock {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "penstock/base/fork_aware.h"
 #include "penstock/base/os.h"
-#include "penstock/net/socket_file.h"
+#include "penstock/net/user_folder.h"
 
 namespace penstock::train {
 

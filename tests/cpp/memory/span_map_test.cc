@@ -1,5 +1,3 @@
-#include "penstock/memory/span_map.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "penstock/memory/size_classes.h"
+#include "penstock/memory/block_table.h"
+#include "penstock/memory/page_heap.h"
 
 namespace penstock {
 namespace {

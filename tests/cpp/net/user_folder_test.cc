@@ -15,7 +15,6 @@
 #include "penstock/base/error.h"
 #include "penstock/net/connection.h"
 #include "penstock/net/listener.h"
-#include "penstock/net/socket_file.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/net/line.h"
 
