@@ -5,7 +5,7 @@
 #include <span>
 
 #include "penstock/train/gradient_parts.h"
-#include "penstock/train/parameters.h"
+#include "penstock/train/slab.h"
 
 namespace torch::nn {
 class Module;

@@ -14,20 +14,12 @@
 #include "penstock/pipeline/element/chunk.h"
 
 namespace penstock::train {
-namespace {
 
-constexpr const char* kItemRelay = "channel relay";
-constexpr uint64_t kMessageBytes = uint64_t{4} << 20;  // about as many are asked for
-constexpr uint64_t kMaxMessageItems = 4096, kFirstMessageItems = 64;
-constexpr double kNewerS = 0.05;  // between two looks for a newer receiver
-constexpr double kGiveS = 0.2;    // how long the sender waits for an item
-constexpr double kItemsS = 60;    // for the sender to answer
-
-// Questions of the receiver. kTake is answered with kItems, kOpen with kItems that has
-// none, or kFailed and the text of an error; kEnd is not answered.
+// Questions of the receiver. kTake is answered with kItems, kOpen with kItems that has none, or
+// kFailed and the text of an error; kEnd is not answered.
 enum class ItemKind : uint32_t { kOpen = 1, kTake = 2, kEnd = 3, kItems = 4, kFailed = 5 };
 
-struct QuestionHead {
+struct ItemQuestion {
   static constexpr uint32_t kMagic = 0x3143'5250;  // "PRC1"
   uint32_t magic = kMagic;
   ItemKind kind = ItemKind::kOpen;
@@ -38,6 +30,15 @@ struct QuestionHead {
   WhenFull when_full = WhenFull::kBlock;
   uint32_t reserved = 0;
 };
+
+namespace {
+
+constexpr const char* kItemRelay = "channel relay";
+constexpr uint64_t kMessageBytes = uint64_t{4} << 20;  // about as many are asked for
+constexpr uint64_t kMaxMessageItems = 4096, kFirstMessageItems = 64;
+constexpr double kNewerS = 0.05;  // between two looks for a newer receiver
+constexpr double kGiveS = 0.2;    // how long the sender waits for an item
+constexpr double kItemsS = 60;    // for the sender to answer
 
 struct ItemsHead {
   static constexpr uint32_t kMagic = 0x3149'5250;  // "PRI1"
@@ -69,8 +70,6 @@ uint64_t in_units(uint64_t bytes) { return (bytes + kRecordUnit - 1) / kRecordUn
 
 // ---- the producers' host ------------------------------------------------------------------------
 
-struct ItemSender::Question : QuestionHead {};
-
 ItemSender::ItemSender(std::string name, const std::string& address, net::ListenOptions options)
     : name_(std::move(name)), listener_(address, std::move(options)) {}
 
@@ -94,7 +93,7 @@ uint64_t ItemSender::answer(double timeout_s) try {
   throw;
 }
 
-std::optional<ItemSender::Question> ItemSender::next(double timeout_s) {
+std::optional<ItemQuestion> ItemSender::next(double timeout_s) {
   const Deadline end(timeout_s);
   for (;;) {
     if (auto newer = listener_.accept(connection_ ? 0 : end.left_s())) {
@@ -103,7 +102,7 @@ std::optional<ItemSender::Question> ItemSender::next(double timeout_s) {
     if (!connection_) return std::nullopt;
     try {
       if (auto message = connection_->receive(std::min(kNewerS, end.left_s()))) {
-        return Question{item_head<QuestionHead>(*message)};
+        return item_head<ItemQuestion>(*message);
       }
       connection_.reset();
     } catch (const Error& error) {
@@ -113,7 +112,7 @@ std::optional<ItemSender::Question> ItemSender::next(double timeout_s) {
   }
 }
 
-void ItemSender::open(const Question& question) {
+void ItemSender::open(const ItemQuestion& question) {
   if (channel_ && session_ == question.session) {  // after a broken connection
     send_counts({});
     return;
@@ -137,7 +136,7 @@ void ItemSender::open(const Question& question) {
   send_counts({});
 }
 
-uint64_t ItemSender::give(const Question& question) {
+uint64_t ItemSender::give(const ItemQuestion& question) {
   if (!channel_ || question.session != session_) {
     throw Error(Code::kDataLoss, kItemRelay,
                 "items of a channel that was not opened are asked for");
@@ -238,7 +237,7 @@ void ItemReceiver::connect() {
   const auto shape = producer_->channel_shape();
   if (!shape) throw Error(Code::kClosed, kItemRelay, "the learner of '" + name_ + "' has ended");
   connection_ = net::connect(address_, options_);
-  connection_->send(head_bytes(QuestionHead{.kind = ItemKind::kOpen,
+  connection_->send(head_bytes(ItemQuestion{.kind = ItemKind::kOpen,
                                             .session = session_,
                                             .capacity = shape->capacity,
                                             .when_full = shape->when_full}));
@@ -251,7 +250,7 @@ void ItemReceiver::end_session() noexcept {
   items_ = 0;
   try {
     if (!connection_) connection_ = net::connect(address_, options_);
-    connection_->send(head_bytes(QuestionHead{.kind = ItemKind::kEnd, .session = session_}));
+    connection_->send(head_bytes(ItemQuestion{.kind = ItemKind::kEnd, .session = session_}));
   } catch (...) {  // NOLINT(bugprone-empty-catch): the next session ends this one
   }
 }
@@ -260,7 +259,7 @@ void ItemReceiver::end_session() noexcept {
 bool ItemReceiver::ask(double timeout_s) {
   const uint64_t most = item_bytes_ == 0 ? kFirstMessageItems : kMessageBytes / item_bytes_;
   connection_->send(
-      head_bytes(QuestionHead{.kind = ItemKind::kTake,
+      head_bytes(ItemQuestion{.kind = ItemKind::kTake,
                               .session = session_,
                               .taken = taken_,
                               .most = std::clamp<uint64_t>(most, 1, kMaxMessageItems)}));

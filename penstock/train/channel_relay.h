@@ -24,6 +24,8 @@
 // both ends exist.
 namespace penstock::train {
 
+struct ItemQuestion;  // a message of ItemReceiver
+
 // The end on a producers' host. One thread.
 class ItemSender {
  public:
@@ -39,11 +41,9 @@ class ItemSender {
   uint64_t answer(double timeout_s);
 
  private:
-  struct Question;
-
-  std::optional<Question> next(double timeout_s);
-  void open(const Question& question);
-  uint64_t give(const Question& question);
+  std::optional<ItemQuestion> next(double timeout_s);
+  void open(const ItemQuestion& question);
+  uint64_t give(const ItemQuestion& question);
   void send_counts(std::span<const std::byte> records);
   void pack(const Items& items);
 

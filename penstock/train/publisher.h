@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "penstock/train/named_socket.h"
-#include "penstock/train/parameters.h"
+#include "penstock/train/slab.h"
 #include "penstock/train/weights_memory.h"
 
 namespace penstock::train {

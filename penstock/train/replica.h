@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "penstock/train/parameters.h"
+#include "penstock/train/slab.h"
 
 namespace penstock::train {
 

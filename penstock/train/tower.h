@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "penstock/train/gradient_parts.h"
-#include "penstock/train/parameters.h"
 #include "penstock/train/slab.h"
 
 namespace penstock::train {

@@ -10,7 +10,7 @@
 #include "penstock/base/error.h"
 #include "penstock/train/gradient_parts.h"
 #include "penstock/train/optimizer.h"
-#include "penstock/train/parameters.h"
+#include "penstock/train/slab.h"
 
 namespace penstock {
 class FileSystem;

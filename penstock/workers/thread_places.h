@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/workers/ticket.h"
+#include "penstock/workers/ticket_ring_layout.h"
 
 namespace penstock {
 

@@ -4,8 +4,8 @@
 
 #include "penstock/base/error.h"
 #include "penstock/workers/slot.h"
-#include "penstock/workers/ticket.h"
 #include "penstock/workers/ticket_ring.h"
+#include "penstock/workers/ticket_ring_layout.h"
 
 namespace penstock {
 

@@ -6,7 +6,7 @@
 
 #include "numpy_api.h"
 #include "penstock/pipeline/engine/outcome.h"
-#include "penstock/workers/ticket.h"
+#include "penstock/workers/ticket_ring_layout.h"
 
 // Exceptions and losses in the form in which workers hand them over, from threads and from
 // processes. With the GIL held. A null Owned: a Python exception is set.

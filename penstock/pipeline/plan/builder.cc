@@ -5,7 +5,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/stages/stream_chunk.h"
 #include "penstock/pipeline/streams/streams.h"
-#include "penstock/workers/ticket.h"
+#include "penstock/workers/ticket_ring_layout.h"
 
 namespace penstock {
 

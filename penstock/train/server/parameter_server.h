@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "penstock/train/parameters.h"
 #include "penstock/train/server/shard.h"
 #include "penstock/train/server/shard_service.h"
 #include "penstock/train/server/snapshot_folder.h"
 #include "penstock/train/server/snapshot_saver.h"
+#include "penstock/train/slab.h"
 
 namespace penstock::train {
 

@@ -14,7 +14,6 @@
 namespace penstock::net {
 namespace {
 
-using testing::bytes_of;
 using testing::code_of;
 using testing::kSecret;
 using testing::Line;

@@ -17,6 +17,7 @@
 #include "penstock/net/handshake.h"
 #include "penstock/net/listener.h"
 #include "penstock/net/socket.h"
+#include "tests/cpp/io/bytes.h"
 
 namespace penstock::net::testing {
 
@@ -81,9 +82,6 @@ struct RawLine {
   std::unique_ptr<Connection> b;
 };
 
-inline std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text));
-}
 inline std::string text_of(std::span<const std::byte> bytes) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }

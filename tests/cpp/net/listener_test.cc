@@ -22,7 +22,6 @@ namespace {
 using penstock::testing::start_child;
 using penstock::testing::status_of;
 using testing::accept_while;
-using testing::bytes_of;
 using testing::code_of;
 using testing::kSecret;
 using testing::Line;

@@ -8,7 +8,6 @@
 namespace penstock::net {
 namespace {
 
-using testing::bytes_of;
 using testing::Fault;
 using testing::pattern;
 using testing::Proxy;

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "penstock/train/hogwild_worker.h"
+#include "penstock/train/hogwild.h"
 #include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
 

@@ -13,7 +13,6 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/train/parameters.h"
 #include "tests/cpp/memory/child.h"
 
 namespace penstock::train {
