@@ -11,7 +11,6 @@
 #include "penstock/observe/analysis.h"
 #include "penstock/observe/report.h"
 #include "penstock/pipeline/api/dataset.h"
-#include "penstock/pipeline/api/feedable.h"
 #include "penstock/pipeline/api/feeds.h"
 #include "penstock/pipeline/api/loader.h"
 #include "penstock/pipeline/element/source.h"

@@ -14,7 +14,7 @@
 
 #include "module.h"
 #include "penstock/base/error.h"
-#include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/element/block.h"
 #include "penstock/pipeline/stages/collate.h"
 #include "references.h"
 

@@ -8,7 +8,7 @@
 #include "nest.h"
 #include "penstock/pipeline/element/block.h"
 #include "penstock/pipeline/element/chunk.h"
-#include "penstock/pipeline/streams/held_row.h"
+#include "penstock/pipeline/streams/held_back.h"
 
 namespace penstock::python {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/element/block.h"
 #include "python_op.h"
 
 namespace nb = nanobind;

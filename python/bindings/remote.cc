@@ -15,7 +15,7 @@
 #include "packet_outlet.h"
 #include "penstock/base/error.h"
 #include "penstock/net/listener.h"
-#include "penstock/pipeline/engine/plan_worker.h"
+#include "penstock/pipeline/engine/plan_engine.h"
 #include "penstock/workers/link.h"
 #include "penstock/workers/remote_service.h"
 #include "python_op.h"

@@ -8,7 +8,7 @@
 #include "packet_outlet.h"
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
-#include "penstock/pipeline/engine/plan_worker.h"
+#include "penstock/pipeline/engine/plan_engine.h"
 #include "python_op.h"
 #include "python_worker.h"
 #include "worker_process.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/pipeline/engine/local_transport.h"
+#include "penstock/pipeline/engine/plan_engine.h"
 #include "penstock/pipeline/streams/parallel_map.h"
 #include "task_values.h"
 

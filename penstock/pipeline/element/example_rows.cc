@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/element/block.h"
 
 namespace penstock {
 namespace {

@@ -1,13 +1,148 @@
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "penstock/pipeline/element/stream_memory.h"
+#include "penstock/memory/byte_budget.h"
 
 namespace penstock {
+
+// Counts the input elements that the stages of one stream hold, in bytes, and bounds how much each
+// input may pull at a time. The bound per input shrinks as the number of inputs grows. Elements
+// that stages hold back by design (HeldBack) are not counted.
+//
+// Threads: bytes() and copied() from any; everything else from the thread that reads the stream.
+class StreamMemory {
+ public:
+  static constexpr uint64_t kMaxChunk = 1 << 20;  // of one input; a single element may be larger
+
+  // `total`: the bytes of the loader's budget. UINT64_MAX: no bound. `holder`: also has the bytes
+  // in the budget; must outlive this and all Parts. nullptr: no budget counts them.
+  explicit StreamMemory(uint64_t total, ByteBudget::Holder* holder = nullptr)
+      : pulled_(total / kPulled), holder_(total == UINT64_MAX ? nullptr : holder) {
+    divide(0);
+  }
+  StreamMemory(const StreamMemory&) = delete;
+  StreamMemory& operator=(const StreamMemory&) = delete;
+
+  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+  // The largest value of bytes() since the last call.
+  uint64_t take_peak() { return std::exchange(peak_, bytes()); }
+
+  // Bytes of elements that were copied on their way into tickets' inputs. count_copy: for the
+  // thread that reads the stream.
+  void count_copy(uint64_t bytes) { copied_.store(copied() + bytes, std::memory_order_relaxed); }
+  uint64_t copied() const { return copied_.load(std::memory_order_relaxed); }
+
+  // When tight, readers free their memory after each call.
+  bool tight() const { return bytes() > pulled_; }
+  // The bytes that an input pulls at a time. At least one element is pulled.
+  uint64_t chunk_bytes() const { return chunk_bytes_; }
+
+  // The bytes that one holder accounts for. Without a StreamMemory nothing is counted.
+  class Part {
+   public:
+    Part() = default;
+    explicit Part(StreamMemory* all) : all_(all) {}
+    ~Part() { is(0); }
+    Part(const Part&) = delete;
+    Part& operator=(const Part&) = delete;
+
+    void is(uint64_t bytes) {
+      if (all_ != nullptr) all_->change(std::exchange(bytes_, bytes), bytes);
+    }
+    void count_in(StreamMemory* all, uint64_t bytes) {
+      is(0);
+      all_ = all;
+      is(bytes);
+    }
+
+   private:
+    StreamMemory* all_ = nullptr;
+    uint64_t bytes_ = 0;
+  };
+
+  // An open input of a stage. Until its first elements are there, the budget counts one of the
+  // largest elements so far for it.
+  class Input {
+   public:
+    explicit Input(StreamMemory* all) : all_(all) {
+      if (all_ == nullptr) return;
+      all_->divide(++all_->inputs_);
+      all_->expect(all_->unread_ + 1, all_->element_bytes_);
+    }
+    ~Input() {
+      if (all_ == nullptr) return;
+      read();
+      all_->divide(--all_->inputs_);
+    }
+    Input(const Input&) = delete;
+    Input& operator=(const Input&) = delete;
+
+    // Its first elements were read, or it ended.
+    void read() {
+      if (all_ == nullptr || std::exchange(read_, true)) return;
+      all_->expect(all_->unread_ - 1, all_->element_bytes_);
+    }
+
+   private:
+    StreamMemory* all_;
+    bool read_ = false;
+  };
+  // The stream has an element of this size.
+  void saw_element(uint64_t bytes) {
+    if (bytes > element_bytes_) expect(unread_, bytes);
+  }
+
+  // Wraps `owner`; its bytes are counted until the result is released.
+  std::shared_ptr<void> counted(std::shared_ptr<void> owner, uint64_t bytes) {
+    struct Counted {
+      Part part;
+      std::shared_ptr<void> owned;
+    };
+    auto counted = std::make_shared<Counted>();
+    counted->part.count_in(this, bytes);
+    counted->owned = std::move(owner);
+    return counted;
+  }
+
+ private:
+  // Only one thread writes at a time, so no read-modify-write operation is needed.
+  void change(uint64_t was, uint64_t is) {
+    if (was == is) return;
+    bytes_.store(bytes() - was + is, std::memory_order_relaxed);
+    peak_ = std::max(peak_, bytes());
+    hold(was, is);
+  }
+  void hold(uint64_t was, uint64_t is) {
+    if (holder_ == nullptr) return;
+    if (is > was) holder_->add(is - was);
+    if (is < was) holder_->give_back(was - is);
+  }
+  void expect(uint64_t unread, uint64_t element_bytes) {
+    hold(unread_ * element_bytes_, unread * element_bytes);
+    unread_ = unread;
+    element_bytes_ = element_bytes;
+  }
+  void divide(uint64_t inputs) {
+    chunk_bytes_ = std::min(kMaxChunk, pulled_ / std::max<uint64_t>(inputs, 1));
+  }
+
+  // All inputs together pull this part of the budget at a time.
+  static constexpr uint64_t kPulled = 8;
+
+  const uint64_t pulled_;
+  ByteBudget::Holder* const holder_;
+  std::atomic<uint64_t> bytes_ = 0, copied_ = 0;
+  uint64_t inputs_ = 0, chunk_bytes_ = 0, peak_ = 0;
+  uint64_t unread_ = 0, element_bytes_ = 0;  // inputs without elements; of the largest element
+};
 
 // A bump allocator for the intermediate results of a batch. empty() takes all pieces back at once
 // and keeps the memory for the next batch. One thread.

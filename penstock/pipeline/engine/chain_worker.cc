@@ -8,7 +8,7 @@
 #include "penstock/base/cancellation.h"
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
-#include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/element/block.h"
 #include "penstock/pipeline/stages/losses.h"
 #include "penstock/pipeline/stages/memory_rows.h"
 

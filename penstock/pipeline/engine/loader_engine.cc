@@ -9,8 +9,8 @@
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
 #include "penstock/observe/analysis.h"
-#include "penstock/pipeline/element/column_block.h"
-#include "penstock/pipeline/engine/local_transport.h"
+#include "penstock/pipeline/element/block.h"
+#include "penstock/pipeline/engine/plan_engine.h"
 #include "penstock/pipeline/stages/split_batch.h"
 
 namespace penstock {

@@ -12,9 +12,17 @@
 #include "penstock/pipeline/engine/plan_tickets.h"
 #include "penstock/pipeline/engine/stream_reader.h"
 #include "penstock/pipeline/engine/ticket_engine.h"
+#include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/streams/parallel_map.h"
+#include "penstock/workers/ticket_runner.h"
 
 namespace penstock {
+
+// A worker for all lanes of the ring: for the plan and all of its parallel maps. `outlet` is called
+// once for each of them.
+std::unique_ptr<TicketRunner> worker_of_plan(
+    const std::shared_ptr<const Plan>& plan, const ChainWorker::Options& options, TicketRing& ring,
+    const std::function<std::unique_ptr<ChainWorker::Outlet>()>& outlet);
 
 // Runs a plan, for the Loaders of C++ and Python: schedules its tickets, reads its stream, runs its
 // parallel maps, turns results into items, and keeps the consumer's place.
@@ -129,6 +137,23 @@ class PlanEngine : public TicketEngine {
   uint64_t delivered_epoch_ = 0;          // of the last batch, or of the position that was set
   std::unique_ptr<ParallelMaps> maps_;    // null without parallel maps or without workers
   std::unique_ptr<StreamReader> reader_;  // null without a stream
+};
+
+// Transport for workers in the consumer's own process: results are Outcomes.
+class LocalTransport : public PlanEngine::Transport {
+ public:
+  std::unique_ptr<ChainWorker::Outlet> outlet() override;
+  ParallelMapResults& results() override { return results_; }
+  std::vector<Loss> losses_in(Task& task) override;
+  void discard(Task& task) override { (void)take_outcome(task); }
+
+ private:
+  class Results : public ParallelMapResults {
+   public:
+    ParallelMapResult take(Task& task) override;
+  };
+
+  Results results_;
 };
 
 }  // namespace penstock

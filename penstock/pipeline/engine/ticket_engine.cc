@@ -5,7 +5,7 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/os.h"
-#include "penstock/pipeline/scheduler/granules.h"
+#include "penstock/pipeline/scheduler/window.h"
 
 namespace penstock {
 namespace {

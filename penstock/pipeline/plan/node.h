@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/stages/built.h"
+#include "penstock/pipeline/stages/stage.h"
 
 namespace penstock {
 

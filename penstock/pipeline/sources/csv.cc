@@ -9,7 +9,6 @@
 #include "penstock/io/csv_scan.h"
 #include "penstock/io/lines.h"
 #include "penstock/pipeline/sources/file_source.h"
-#include "penstock/pipeline/sources/file_stream.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {

@@ -4,7 +4,6 @@
 #include "penstock/io/lines.h"
 #include "penstock/io/tfrecord.h"
 #include "penstock/pipeline/sources/file_source.h"
-#include "penstock/pipeline/sources/file_stream.h"
 #include "penstock/pipeline/sources/sources.h"
 
 // Sources whose elements are the bytes of records of varying length.

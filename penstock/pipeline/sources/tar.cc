@@ -14,7 +14,6 @@
 #include "penstock/base/text.h"
 #include "penstock/io/tar_index.h"
 #include "penstock/pipeline/sources/file_source.h"
-#include "penstock/pipeline/sources/file_stream.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {

@@ -10,7 +10,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
-#include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/element/block.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/stages/stage.h"
 #include "penstock/pipeline/stages/stream_chunk.h"

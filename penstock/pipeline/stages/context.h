@@ -8,7 +8,6 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/element/scratch.h"
 #include "penstock/pipeline/element/source.h"
-#include "penstock/pipeline/element/stream_memory.h"
 
 namespace penstock {
 

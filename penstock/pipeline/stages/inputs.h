@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/pipeline/stages/built.h"
 #include "penstock/pipeline/stages/stage.h"
 
 namespace penstock {

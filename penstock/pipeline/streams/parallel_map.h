@@ -12,7 +12,7 @@
 #include "penstock/memory/allocator.h"
 #include "penstock/memory/byte_budget.h"
 #include "penstock/pipeline/element/chunk.h"
-#include "penstock/pipeline/stages/built.h"
+#include "penstock/pipeline/stages/stage.h"
 #include "penstock/workers/ticket_ring.h"
 
 namespace penstock {

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "penstock/pipeline/stages/built.h"
 #include "penstock/pipeline/stages/context.h"
 #include "penstock/pipeline/stages/stage.h"
 

@@ -2,15 +2,18 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/element/padding.h"
 #include "penstock/pipeline/plan/builder.h"
+#include "penstock/pipeline/stages/split_batch.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {
+
 namespace {
 
 // The options of a batch.
@@ -110,6 +113,26 @@ Node::Ref nodes::rebatch(Node::Ref input, uint64_t n, bool drop_last) {
           [rows = nodes::unbatch(input), stacking](std::vector<Built> inputs, Builder& builder) {
             return stacked(rows->build(std::move(inputs), builder), builder, stacking);
           },
+  });
+}
+
+Node::Ref nodes::split_batch(Node::Ref input, uint32_t parts) {
+  constexpr uint32_t kMaxParts = 4096;
+  if (parts == 0 || parts > kMaxParts) {
+    throw Error(Code::kInvalidArgument, "split_batch",
+                "parts is " + std::to_string(parts) + "; give 1 to " + std::to_string(kMaxParts));
+  }
+  return make_node({
+      .title = "split_batch()",
+      .inputs = {std::move(input)},
+      .build =
+          [parts](std::vector<Built> inputs, Builder& builder) {
+            builder.count_split();
+            return inputs[0].with([&](IndexedRef below) {
+              return std::make_shared<SplitBatch>(std::move(below), parts);
+            });
+          },
+      .inputs_per_element = 1,
   });
 }
 

@@ -8,7 +8,7 @@
 #include "penstock/pipeline/element/given.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/schema_checker.h"
-#include "penstock/pipeline/streams/held_row.h"
+#include "penstock/pipeline/streams/held_back.h"
 #include "penstock/pipeline/streams/stream_input.h"
 #include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/transformations.h"

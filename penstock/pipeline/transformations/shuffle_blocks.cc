@@ -8,7 +8,7 @@
 #include "penstock/base/bijection.h"
 #include "penstock/base/error.h"
 #include "penstock/base/random.h"
-#include "penstock/pipeline/stages/index_mapped.h"
+#include "penstock/pipeline/stages/stage.h"
 #include "penstock/pipeline/transformations/transformations.h"
 
 namespace penstock {

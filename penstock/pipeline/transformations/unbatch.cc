@@ -8,7 +8,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/json.h"
-#include "penstock/pipeline/element/column_block.h"
+#include "penstock/pipeline/element/block.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/schema_checker.h"
 #include "penstock/pipeline/streams/stream_input.h"

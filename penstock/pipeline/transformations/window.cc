@@ -11,7 +11,6 @@
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/stages/losses.h"
 #include "penstock/pipeline/streams/held_back.h"
-#include "penstock/pipeline/streams/held_row.h"
 #include "penstock/pipeline/streams/streams.h"
 #include "penstock/pipeline/transformations/transformations.h"
 

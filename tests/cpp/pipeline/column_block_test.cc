@@ -1,5 +1,3 @@
-#include "penstock/pipeline/element/column_block.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -10,6 +8,7 @@
 #include "ops.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/element/block.h"
 
 namespace penstock {
 namespace {

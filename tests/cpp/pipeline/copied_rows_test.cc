@@ -9,10 +9,9 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/api/dataset.h"
-#include "penstock/pipeline/engine/local_transport.h"
 #include "penstock/pipeline/engine/outcome.h"
+#include "penstock/pipeline/engine/plan_engine.h"
 #include "penstock/pipeline/engine/plan_output.h"
-#include "penstock/pipeline/engine/plan_worker.h"
 #include "penstock/pipeline/engine/samples.h"
 #include "penstock/pipeline/plan/plan.h"
 #include "penstock/pipeline/scheduler/order.h"

@@ -1,10 +1,9 @@
-#include "penstock/pipeline/api/feedable.h"
-
 #include <gtest/gtest.h>
 
 #include "numbers.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/api/feeds.h"
 
 namespace penstock {
 namespace {

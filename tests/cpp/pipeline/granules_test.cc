@@ -1,6 +1,4 @@
 // Batches that several workers make together.
-#include "penstock/pipeline/scheduler/granules.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/scheduler/window.h"
 
 namespace penstock {
 namespace {

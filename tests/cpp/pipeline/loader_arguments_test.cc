@@ -13,7 +13,7 @@
 #include "numbers.h"
 #include "penstock/base/error.h"
 #include "penstock/pipeline/api/dataset.h"
-#include "penstock/pipeline/api/feedable.h"
+#include "penstock/pipeline/api/feeds.h"
 #include "penstock/pipeline/element/chunk.h"
 #include "penstock/pipeline/transformations/operations.h"
 #include "snapshot_folder.h"

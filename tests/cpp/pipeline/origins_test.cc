@@ -1,5 +1,3 @@
-#include "penstock/pipeline/element/origins.h"
-
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "penstock/base/random.h"
+#include "penstock/pipeline/element/chunk.h"
 
 namespace penstock {
 namespace {

@@ -1,6 +1,4 @@
 // The elements that a stream holds of its inputs are counted, few, and within the budget.
-#include "penstock/pipeline/element/stream_memory.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include "numbers.h"
 #include "penstock/base/os.h"
 #include "penstock/pipeline/api/dataset.h"
+#include "penstock/pipeline/element/scratch.h"
 #include "penstock/pipeline/engine/stream_reader.h"
 #include "penstock/pipeline/stages/stream_chunk.h"
 

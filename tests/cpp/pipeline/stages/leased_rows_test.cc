@@ -1,9 +1,8 @@
 // Large elements that workers made for a stream are copied once: into their batch.
-#include "penstock/pipeline/stages/leased_rows.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

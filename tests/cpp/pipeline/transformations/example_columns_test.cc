@@ -1,8 +1,7 @@
-#include "penstock/pipeline/transformations/example_columns.h"
-
 #include <gtest/gtest.h>
 
 #include "penstock/base/error.h"
+#include "penstock/pipeline/transformations/parse_example.h"
 
 namespace penstock {
 namespace {

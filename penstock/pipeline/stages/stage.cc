@@ -1,4 +1,8 @@
-#include "penstock/pipeline/stages/index_mapped.h"
+#include "penstock/pipeline/stages/stage.h"
+
+#include <utility>
+
+#include "penstock/pipeline/stages/stream_chunk.h"
 
 namespace penstock {
 
@@ -17,6 +21,19 @@ std::optional<uint64_t> IndexMapped::index(const At& at, uint64_t position) cons
 std::unique_ptr<IndexedReader> IndexMapped::reader(Context& context) const {
   auto map = [this](At& at, std::span<uint64_t> positions) { return this->map(at, positions); };
   return mapped_reader(map, input_->open(context));
+}
+
+Built Built::with(const std::function<IndexedRef(IndexedRef)>& stage) const {
+  Built built = *this;
+  (stream == nullptr ? built.indexed : built.tail) = stage(stream == nullptr ? indexed : tail);
+  return built;
+}
+
+Built Built::of(StreamedRef stream) {
+  Built built;
+  built.tail = chunk_source(stream->spec());
+  built.stream = std::move(stream);
+  return built;
 }
 
 }  // namespace penstock
