@@ -6,31 +6,13 @@
 #include <vector>
 
 #include "cpp/io/tfrecords.h"
-#include "fuzz/require.h"
+#include "fuzz/reading.h"
 #include "penstock/io/csv_parser.h"
 #include "penstock/io/csv_scan.h"
-#include "penstock/io/record_stream.h"
 
 using namespace penstock;
 
 namespace {
-
-std::vector<std::string> read_stream(TFRecords& world, const std::string& path,
-                                     Compression compression, size_t most) {
-  auto files =
-      std::make_shared<StreamFiles>(world.pool, std::vector{path}, std::vector{compression});
-  RecordStream records(std::move(files), "csv", csv_framing(','));
-  records.begin();
-  std::vector<std::string> made;
-  while (const size_t count = records.read(most)) {
-    REQUIRE(count <= most && records.failures().empty());
-    for (size_t i = 0; i < count; ++i) {
-      const std::span<const std::byte> bytes = records.row(i).bytes;
-      made.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    }
-  }
-  return made;
-}
 
 std::vector<CsvColumn> columns_named(const std::vector<std::string>& names) {
   return {{names[0], CsvColumn::Kind::kText},
@@ -47,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (*world.files)["small"] = compressed(text, Compression::kGzip);
 
   const RecordIndex index = index_csv(*world.files->open("file"), ',', 0);
-  std::vector<std::string> records;
+  Records records;
   for (uint64_t i = 0; i < index.size(); ++i) {
     const RecordIndex::Place place = index.at(i);
     std::string record = text.substr(place.offset, place.bytes);
@@ -60,9 +42,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     REQUIRE(empty_lines(std::as_bytes(std::span(behind))) == behind.size());
     records.push_back(std::move(record));
   }
+  const auto read = [&](const char* path, Compression compression, size_t most) {
+    return from_the_front({world.pool, {path}, {compression}}, "csv", csv_framing(','), most);
+  };
   for (size_t most : {1, 64}) {
-    REQUIRE(read_stream(world, "file", Compression::kNone, most) == records);
-    REQUIRE(read_stream(world, "small", Compression::kGzip, most) == records);
+    REQUIRE(read("file", Compression::kNone, most) == records);
+    REQUIRE(read("small", Compression::kGzip, most) == records);
   }
 
   auto format = std::make_shared<CsvFormat>();
@@ -71,7 +56,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::vector<std::byte>> memory;
   CsvParser parser(format, [&](size_t bytes) { return memory.emplace_back(bytes).data(); });
   const CsvHeader header{0, {0, 1, 2}};
-  for (const std::string& record : records) {
+  for (const auto& each : records) {
+    const std::string& record = *each;
     int64_t number = 0;
     float x = 0;
     CsvParser::Value values[] = {

@@ -11,6 +11,7 @@
 
 #include "cpp/io/tfrecords.h"
 #include "fuzz/reading.h"
+#include "penstock/base/text.h"
 #include "penstock/io/lines.h"
 
 using namespace penstock;
@@ -38,24 +39,6 @@ Records by_number(const std::shared_ptr<const RecordFiles>& files) {
   return lines;
 }
 
-// Byte by byte, by RFC 3629.
-bool is_text(const std::string& line) {
-  for (size_t i = 0; i < line.size();) {
-    const auto first = static_cast<uint8_t>(line[i++]);
-    if (first < 0x80) continue;
-    const unsigned more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1;
-    if (first < 0xC0 || first >= 0xF8 || line.size() - i < more) return false;
-    uint32_t letter = first & (0x3Fu >> more);
-    for (unsigned k = 0; k < more; ++k, ++i) {
-      if ((line[i] & 0xC0) != 0x80) return false;
-      letter = letter << 6 | (line[i] & 0x3Fu);
-    }
-    const uint32_t least = more == 1 ? 0x80 : more == 2 ? 0x800 : 0x10000;
-    if (letter < least || letter > 0x10FFFF || (letter >= 0xD800 && letter < 0xE000)) return false;
-  }
-  return true;
-}
-
 // The lines by a plain implementation.
 Records by_the_book(const std::string& text) {
   Records lines;
@@ -63,7 +46,8 @@ Records by_the_book(const std::string& text) {
     const size_t feed = std::min(text.find('\n', begin), text.size());
     std::string line = text.substr(begin, feed - begin);
     if (feed < text.size() && line.ends_with('\r')) line.pop_back();
-    is_text(line) ? lines.push_back(std::move(line)) : lines.push_back(std::nullopt);
+    is_utf8(std::as_bytes(std::span(line))) ? lines.push_back(std::move(line))
+                                            : lines.push_back(std::nullopt);
     begin = feed + 1;
   }
   return lines;

@@ -12,10 +12,13 @@
 #include <numeric>
 
 #include "penstock/base/error.h"
+#include "tests/cpp/errors.h"
 #include "tests/cpp/memory/child.h"
 
 namespace penstock {
 namespace {
+
+using testing::code_of;
 
 namespace fs = std::filesystem;
 
@@ -29,14 +32,6 @@ class FileTest : public ::testing::Test {
   }
   ~FileTest() override { fs::remove_all(folder); }
 
-  Code code_of(const std::function<void()>& what) {
-    try {
-      what();
-    } catch (const Error& error) {
-      return error.code();
-    }
-    return Code::kInternal;
-  }
   static std::string read(File& file, uint64_t offset, uint64_t count) {
     std::string text(count, '?');
     const File::Segment segment{offset, reinterpret_cast<std::byte*>(text.data()), count};

@@ -4,6 +4,7 @@
 
 #include "memory_files.h"
 #include "penstock/base/error.h"
+#include "tests/cpp/errors.h"
 
 namespace penstock {
 namespace {
@@ -18,12 +19,7 @@ struct GlobTest : ::testing::Test {
     }
   }
   Code code_of(const Paths& paths) {
-    try {
-      glob(files, paths);
-    } catch (const Error& error) {
-      return error.code();
-    }
-    return Code::kInternal;
+    return testing::code_of([&] { glob(files, paths); });
   }
   MemoryFiles files;
 };

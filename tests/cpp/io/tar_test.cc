@@ -12,10 +12,13 @@
 #include "penstock/io/record_stream.h"
 #include "penstock/io/tar_index.h"
 #include "tars.h"
+#include "tests/cpp/errors.h"
 #include "tfrecords.h"
 
 namespace penstock {
 namespace {
+
+using testing::code_of;
 
 // "key[ext=data ext=data]" of each sample, and "<why>" of each that is lost.
 using Samples = std::vector<std::string>;
@@ -86,15 +89,6 @@ Samples samples_of(const std::string& bytes) {
     EXPECT_EQ(streamed(bytes, Compression::kGzip, most), samples);
   }
   return samples;
-}
-
-Code code_of(const std::function<void()>& what) {
-  try {
-    what();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return Code::kInternal;
 }
 
 TEST(TarTest, consecutive_entries_of_one_key_are_a_sample) {

@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 
 #include "penstock/io/tfrecord.h"
+#include "tests/cpp/errors.h"
 #include "tfrecords.h"
 
 namespace penstock {
 namespace {
+
+using testing::error_of;
 
 struct TFRecordIndexTest : ::testing::Test, TFRecords {};
 
@@ -49,13 +52,9 @@ TEST_F(TFRecordIndexTest, a_file_that_becomes_shorter_meanwhile_is_an_error) {
   files->before_read("file", [&] {
     if (++reads == 3) file.resize(150'000);
   });
-  try {
-    index("file");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kDataLoss);
-    EXPECT_NE(std::string(error.what()).find("file"), std::string::npos);
-  }
+  const Error error = error_of([&] { index("file"); });
+  EXPECT_EQ(error.code(), Code::kDataLoss);
+  EXPECT_NE(std::string(error.what()).find("file"), std::string::npos);
 }
 
 TEST_F(TFRecordIndexTest, one_sees_how_far_it_is_and_can_stop_it) {
@@ -65,12 +64,7 @@ TEST_F(TFRecordIndexTest, one_sees_how_far_it_is_and_can_stop_it) {
   index_tfrecord(*file, &progress);
   EXPECT_EQ(progress.bytes, file->size());
   files->before_read("file", [&] { progress.stop = progress.bytes > 70'000; });
-  try {
-    index_tfrecord(*file, &progress);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kClosed);
-  }
+  EXPECT_EQ(error_of([&] { index_tfrecord(*file, &progress); }).code(), Code::kClosed);
 }
 
 // A search through garbage finds the next record, for any ends of the pieces that are read.

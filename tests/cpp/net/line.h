@@ -17,9 +17,12 @@
 #include "penstock/net/handshake.h"
 #include "penstock/net/listener.h"
 #include "penstock/net/socket.h"
+#include "tests/cpp/errors.h"
 #include "tests/cpp/io/bytes.h"
 
 namespace penstock::net::testing {
+
+using penstock::testing::code_of;
 
 inline constexpr char kSecret[] = "a secret of tests";
 
@@ -94,17 +97,6 @@ inline std::vector<std::byte> pattern(size_t bytes) {
     each = static_cast<std::byte>(number >> 24);
   }
   return result;
-}
-
-template <typename Function>
-Code code_of(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  ADD_FAILURE() << "no error";
-  return Code::kInternal;
 }
 
 }  // namespace penstock::net::testing

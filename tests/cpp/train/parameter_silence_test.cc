@@ -14,6 +14,7 @@
 #include "penstock/net/listener.h"
 #include "penstock/train/server/shard_link.h"
 #include "tests/cpp/memory/child.h"
+#include "tests/cpp/train/publishing.h"
 #include "tests/cpp/train/refusals.h"
 #include "tests/cpp/train/serving.h"
 
@@ -24,6 +25,7 @@ namespace {
 using penstock::testing::Gate;
 using penstock::testing::kill_child;
 using penstock::testing::start_child;
+using testing::eventually;
 using testing::kLocal;
 using testing::kTcp;
 using testing::message_of;
@@ -92,15 +94,6 @@ class ServingChild {
   pid_t pid_;
   std::vector<std::string> addresses_;
 };
-
-// Waits up to a minute until the condition is true.
-template <typename What>
-bool comes(What what) {
-  for (const Deadline end(60); !end.passed(); poll(nullptr, 0, 5)) {
-    if (what()) return true;
-  }
-  return false;
-}
 
 // Seconds until kTimeout.
 template <typename Call>
@@ -190,7 +183,7 @@ TEST(ParameterSilenceOfAll, close_waits_for_a_short_time_only) {
   EXPECT_FALSE(soon.passed());
   for (const ServingChild* server : servers) {
     server->go_on();
-    EXPECT_TRUE(comes([&] { return server->workers() == 0; }));
+    EXPECT_TRUE(eventually([&] { return server->workers() == 0; }));
   }
 }
 
@@ -210,7 +203,7 @@ TEST_P(ParameterSilence, an_exception_during_close_is_thrown_after_all_shards_we
   client.close();
   message_of(Code::kClosed, [&] { client.stats(); });
   server.go_on();
-  EXPECT_TRUE(comes([&] { return server.workers() == 0; }));
+  EXPECT_TRUE(eventually([&] { return server.workers() == 0; }));
 }
 
 TEST_P(ParameterSilence, a_connect_that_was_given_up_is_no_worker) {
@@ -267,7 +260,7 @@ TEST_P(ParameterSilence, a_worker_that_hung_up_before_its_ready_was_read_does_no
     gives_up.say(wire::Ask::kReady);
   }
   server.go_on();
-  EXPECT_TRUE(comes([&] { return server.workers() == 1; }));
+  EXPECT_TRUE(eventually([&] { return server.workers() == 1; }));
   const Slab slab = Slab::make(stays.layout());
   auto pushing = std::async(std::launch::async, [&] { return stays.push(slab).applied; });
   EXPECT_EQ(pushing.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
@@ -304,7 +297,7 @@ TEST_P(ParameterSilence, a_worker_that_hangs_up_after_hello_does_not_count) {
     hello(wire::Ask::kHello, wire::HelloHead{.worker = 5});
     EXPECT_EQ(server.workers(), 1u);
   }
-  EXPECT_TRUE(comes([&] { return server.workers() == 0; }));
+  EXPECT_TRUE(eventually([&] { return server.workers() == 0; }));
   {  // its second connection counts
     auto first = std::make_unique<Saying>(address);
     (*first)(wire::Ask::kHello, wire::HelloHead{.worker = 5});

@@ -13,25 +13,16 @@
 
 #include "penstock/base/error.h"
 #include "penstock/base/os.h"
+#include "tests/cpp/errors.h"
 #include "tests/cpp/memory/child.h"
 
 namespace penstock::train {
 namespace {
 
+using penstock::testing::code_of;
 using penstock::testing::holds_in_child;
 
 Layout small_blocks() { return Layout{{"w", {3, 5}}, {"b", {5}}}; }
-
-template <typename Call>
-Code code_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  ADD_FAILURE() << "no error";
-  return Code::kInternal;
-}
 
 TEST(Slab, is_zero_aligned_and_as_long_as_its_layout) {
   for (auto kind : {Slab::Kind::kPrivate, Slab::Kind::kShared}) {

@@ -16,9 +16,12 @@
 #include "penstock/workers/ring_supervisor.h"
 #include "penstock/workers/ring_worker.h"
 #include "penstock/workers/ticket_runner.h"
+#include "tests/cpp/errors.h"
 
 namespace penstock {
 namespace {
+
+using testing::code_of;
 
 constexpr uint64_t kRowsBytes = 1 << 20;
 
@@ -141,15 +144,6 @@ TEST(Slot, a_layout_of_too_many_arrays_is_refused) {
 
 // ---- space
 // ---------------------------------------------------------------------------------------
-
-Code code_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return Code::kInternal;
-}
 
 TEST(Slot, the_lowest_batch_fails_where_there_is_no_space) {
   OneSlotRing world(1, 4 * kRowsBytes);

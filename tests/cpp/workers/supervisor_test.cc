@@ -26,6 +26,14 @@ using World = testing::ProcessWorld;
 
 void die() { raise(SIGKILL); }
 
+// A worker that calls `run` for every task that it claims, until the ring is closed.
+template <class Run>
+void serve_claims(TicketRing& ring, uint32_t worker, Run run) {
+  RingWorker end(ring, worker);
+  TicketRing::Claim claim;
+  while (!ring.closed()) end.claim(claim) ? run(claim) : end.wait();
+}
+
 // ---- deaths -------------------------------------------------------------------------------------
 
 TEST(Supervisor, workers_that_live_make_an_epoch) {
@@ -55,13 +63,7 @@ TEST(Supervisor, a_worker_that_dies_after_its_result_lost_nothing) {
   std::atomic<int>* deaths = static_cast<std::atomic<int>*>(os::reserve_mapping(-1, 4096, true));
   {
     World world({.spares = 3, .life = [deaths](TicketRing& ring, uint32_t worker, int) {
-                   RingWorker end(ring, worker);
-                   TicketRing::Claim claim;
-                   while (!ring.closed()) {
-                     if (!end.claim(claim)) {
-                       end.wait();
-                       continue;
-                     }
+                   serve_claims(ring, worker, [&](const TicketRing::Claim& claim) {
                      ring.begin_result(claim);
                      claim.task->kind = ResultKind::kPacket;
                      claim.task->bytes = claim.seq;
@@ -71,7 +73,7 @@ TEST(Supervisor, a_worker_that_dies_after_its_result_lost_nothing) {
                        die();
                      }
                      ring.finish(claim);
-                   }
+                   });
                  }});
     world.feed().begin_epoch();
     for (uint64_t step = 0; step < 20; ++step) {
@@ -187,13 +189,7 @@ TEST(Supervisor, a_process_killed_in_the_middle_of_a_layout_stops_nobody) {
                .life = [](TicketRing& ring, uint32_t worker, int link) {
                  NoRows memory(link);
                  Nobody nobody;
-                 RingWorker end(ring, worker);
-                 TicketRing::Claim claim;
-                 while (!ring.closed()) {
-                   if (!end.claim(claim)) {
-                     end.wait();
-                     continue;
-                   }
+                 serve_claims(ring, worker, [&](const TicketRing::Claim& claim) {
                    Slot slot(ring, claim, &memory, nobody);
                    std::atomic<uint32_t>& layout = claim.entry->layout_state;
                    const uint32_t half =
@@ -207,7 +203,7 @@ TEST(Supervisor, a_process_killed_in_the_middle_of_a_layout_stops_nobody) {
                    }
                    slot.memory(std::as_bytes(std::span("rows", 4)), 100);
                    slot.finish_inline(ResultKind::kRows, 1, {});
-                 }
+                 });
                }});
   world.feed().begin_epoch();
   EXPECT_EQ(world.take(0), ResultKind::kTimeout);
@@ -237,19 +233,13 @@ TEST(Supervisor, a_stuck_process_with_withdrawn_work_is_killed_too) {
 // Claims one ticket and answers it over the link with `bytes` bytes, of which it sends `sent`.
 Life spills(uint64_t bytes, uint64_t sent) {
   return [=](TicketRing& ring, uint32_t worker, int link) {
-    RingWorker end(ring, worker);
-    TicketRing::Claim claim;
-    while (!ring.closed()) {
-      if (!end.claim(claim)) {
-        end.wait();
-        continue;
-      }
+    serve_claims(ring, worker, [&](const TicketRing::Claim& claim) {
       std::vector<std::byte> packet(sent, std::byte(claim.seq + 1));
       LinkHeader header{LinkMessage::kPayload, uint32_t(ResultKind::kPacket),
                         claim.seq * ring.granules() + claim.granule, bytes};
       link_send(link, header, packet);
       if (sent < bytes) hang();
-    }
+    });
   };
 }
 

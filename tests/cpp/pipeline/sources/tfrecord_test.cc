@@ -11,9 +11,15 @@
 namespace penstock {
 namespace {
 
+using testing::error_of;
+
 std::string text_of(const Chunk& chunk, uint32_t row) {
   return {reinterpret_cast<const char*>(chunk.at(0, row)),
           static_cast<size_t>(chunk.shape(0, row)[0])};
+}
+
+Error error_of(const Failure& failure) {
+  return testing::error_of([&] { std::rethrow_exception(failure.error); });
 }
 
 struct TFRecordSource : ::testing::Test, TFRecords {
@@ -45,20 +51,6 @@ struct TFRecordSource : ::testing::Test, TFRecords {
       made.push_back(element ? std::string(bytes.begin(), bytes.end()) : "<lost>");
     }
     return made;
-  }
-
-  template <class F>
-  static Error error_of(F f) {
-    try {
-      f();
-    } catch (const Error& error) {
-      return error;
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return {Code::kInternal, "", ""};
-  }
-  static Error error_of(const Failure& failure) {
-    return error_of([&] { std::rethrow_exception(failure.error); });
   }
 
   Scratch scratch;

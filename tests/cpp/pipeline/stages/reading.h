@@ -15,6 +15,7 @@
 #include "penstock/base/error.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
+#include "tests/cpp/errors.h"
 
 namespace penstock::testing {
 
@@ -146,18 +147,6 @@ inline std::vector<int64_t> numbers(const std::vector<Made>& made, std::string_v
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;
-}
-
-// The error that `f` throws.
-template <class F>
-Error error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {Code::kInternal, "", ""};
 }
 
 inline std::string text_of(const Failure& failure) {
