@@ -11,65 +11,68 @@ import numpy as np
 import penstock
 
 
-class Items:
-    """Whole batches: (array, index)."""
+class Sized:
+    """A data set of this many elements."""
 
-    def __init__(self, length: int = 12, width: int = 300) -> None:
-        self.length = length
-        self.width = width
+    length = 12
+
+    def __init__(self, length: int | None = None) -> None:
+        if length is not None:
+            self.length = length
 
     def __len__(self) -> int:
         return self.length
+
+
+class Together:
+    """Adds ``__getitems__``."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Items(Sized):
+    """Whole batches: (array, index)."""
+
+    def __init__(self, length: int = 12, width: int = 300) -> None:
+        super().__init__(length)
+        self.width = width
 
     def __getitem__(self, index: int) -> Any:
         return np.full(self.width, index, np.int32), index
 
 
-class Samples:
+class Samples(Sized):
     """Samples of several kinds: {"x": array, "y": int, "name": str}."""
 
-    def __init__(self, length: int = 37) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
+    length = 37
 
     def __getitem__(self, index: int) -> Any:
         x = np.arange(6, dtype=np.float32).reshape(2, 3) + index
         return {"x": x, "y": index, "name": f"s{index}"}
 
 
-class BatchedSamples(Samples):
+class BatchedSamples(Together, Samples):
     """The same, with ``__getitems__``."""
 
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices]
 
-
-class Keyed:
+class Keyed(Sized):
     """Draws from penstock.rng(), with the same numbers in every mode."""
 
-    def __init__(self, length: int = 11) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
+    length = 11
 
     def __getitem__(self, index: int) -> Any:
         draw = penstock.rng()
         return index, draw.integers(0, 1 << 60, 4), draw.normal(size=3)
 
 
-class GloballyRandom:
+class GloballyRandom(Sized):
     """Draws from the global generators of NumPy and Python, like old code."""
 
     def __init__(self, length: int = 10, batched: bool = False) -> None:
-        self.length = length
+        super().__init__(length)
         if batched:
             self.__getitems__ = self._getitems  # type: ignore[method-assign]
-
-    def __len__(self) -> int:
-        return self.length
 
     def __getitem__(self, index: int) -> Any:
         return index, np.random.rand(3), random.random(), random.sample(range(1000), 4)[0]
@@ -99,16 +102,13 @@ class Trouble(Exception):
         self.index = index
 
 
-class Troubled:
+class Troubled(Sized):
     """Raises for some indices."""
 
     def __init__(self, bad: set[int], length: int = 20, width: int = 400) -> None:
+        super().__init__(length)
         self.bad = bad
-        self.length = length
         self.width = width
-
-    def __len__(self) -> int:
-        return self.length
 
     def __getitem__(self, index: int) -> Any:
         if index in self.bad:
@@ -116,23 +116,17 @@ class Troubled:
         return np.full(self.width, index, np.int64), index
 
 
-class TroubledTogether(Troubled):
+class TroubledTogether(Together, Troubled):
     """The same, with ``__getitems__``."""
 
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices]
 
-
-class Flaky:
+class Flaky(Sized):
     """Raises at the first `times` requests for an index, counted per process."""
 
     def __init__(self, times: int, length: int = 6) -> None:
+        super().__init__(length)
         self.times = times
-        self.length = length
         self.asked: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return self.length
 
     def __getitem__(self, index: int) -> Any:
         self.asked[index] = self.asked.get(index, 0) + 1
@@ -141,15 +135,12 @@ class Flaky:
         return index, penstock.rng().integers(1 << 40)
 
 
-class Ragged:
+class Ragged(Sized):
     """One sample is longer than the others."""
 
     def __init__(self, length: int = 8, odd: int = 5) -> None:
-        self.length = length
+        super().__init__(length)
         self.odd = odd
-
-    def __len__(self) -> int:
-        return self.length
 
     def __getitem__(self, index: int) -> Any:
         return np.zeros(4 if index == self.odd else 3, np.float32), index

@@ -10,7 +10,7 @@ import pytest
 
 import dataset_functions as functions
 import penstock
-from contract import FAST, INLINE, PROCESSES, SPAWN, THREADS, Mode, each, options, passed, plain
+from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, each, options, passed, plain
 from faults import wait_until, worker_pids
 from penstock import Dataset
 
@@ -199,14 +199,6 @@ def test_losses_are_those_of_one_thread(mode, function, policy):
     assert results[0][1]
 
 
-@each((THREADS, PROCESSES), (SPAWN,))
-def test_retries_are_made_where_the_function_runs(mode):
-    dataset = Dataset.range(8).map(functions.FailsOnce()).filter(functions.is_odd).batch(4)
-    with dataset.build(retries=1, **options(mode)) as feed:
-        assert passed(feed) == [[1, 3, 5, 7]]
-        assert feed.stats()["retried"] >= 8
-
-
 @each((Mode(1, "fork"), Mode(4, "fork")), (SPAWN,))
 def test_a_killed_worker_loses_no_element(tmp_path, mode):
     kills = functions.KillsOnce(17, str(tmp_path / "done"))
@@ -242,24 +234,3 @@ def test_an_element_that_kills_its_workers_is_an_error_at_its_place():
     with dataset.build(workers=2, start_method="fork", on_error="skip") as feed:
         assert sum(len(batch) for batch in feed) == 29
         assert [loss[1] for loss in feed.stats()["losses"]] == [9]
-
-
-@each((THREADS, PROCESSES), (SPAWN,))
-def test_what_takes_too_long_times_out(mode):
-    dataset = Dataset.range(60).map(functions.Sleeps(9, 3)).filter(functions.is_odd).batch(2)
-    with dataset.build(timeout=0.5, **options(mode)) as feed:
-        iterator = iter(feed)
-        assert [plain(next(iterator)) for _ in range(2)] == [[1, 3], [5, 7]]
-        with pytest.raises(penstock.Timeout, match="element 9"):
-            next(iterator)
-
-
-@each(FAST, ())
-def test_closing_in_the_middle(mode):
-    dataset = Dataset.range(100_000).map(functions.described).filter(functions.always)
-    feed = dataset.ragged_batch(4).build(**options(mode))
-    held = next(iter(feed))
-    feed.close()
-    assert held["number"].tolist() == [0, 2, 4, 6]
-    with pytest.raises(penstock.Closed):
-        next(iter(feed))
