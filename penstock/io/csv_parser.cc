@@ -11,7 +11,6 @@
 #include "penstock/base/error.h"
 #include "penstock/base/text.h"
 #include "penstock/io/compression.h"
-#include "penstock/io/csv_scan.h"
 
 namespace penstock {
 

@@ -1,7 +1,7 @@
-#include "penstock/io/csv_scan.h"
-
 #include <algorithm>
 #include <cstring>
+
+#include "penstock/io/csv_parser.h"
 
 namespace penstock {
 namespace {

@@ -8,7 +8,6 @@
 #include "cpp/io/tfrecords.h"
 #include "fuzz/reading.h"
 #include "penstock/io/csv_parser.h"
-#include "penstock/io/csv_scan.h"
 
 using namespace penstock;
 

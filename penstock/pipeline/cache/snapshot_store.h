@@ -12,9 +12,8 @@
 
 #include "penstock/io/atomic_file.h"
 #include "penstock/io/file.h"
-#include "penstock/io/snapshot_format.h"
 #include "penstock/pipeline/cache/shared_store.h"
-#include "penstock/pipeline/cache/snapshot_places.h"
+#include "penstock/pipeline/cache/snapshot_format.h"
 
 namespace penstock {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/io/csv_scan.h"
+#include "penstock/io/csv_parser.h"
 #include "penstock/io/lines.h"
 #include "penstock/pipeline/sources/file_source.h"
 #include "penstock/pipeline/sources/sources.h"

@@ -4,7 +4,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/element/stored_value.h"
-#include "penstock/pipeline/stages/field_op.h"
+#include "penstock/pipeline/stages/op.h"
 #include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {

@@ -3,7 +3,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/memory/copy.h"
-#include "penstock/pipeline/stages/field_op.h"
+#include "penstock/pipeline/stages/op.h"
 #include "penstock/pipeline/transformations/operations.h"
 
 namespace penstock {

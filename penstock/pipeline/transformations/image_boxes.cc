@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/stages/field_op.h"
+#include "penstock/pipeline/stages/op.h"
 #include "penstock/pipeline/transformations/image_operations.h"
 
 namespace penstock::image {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "penstock/base/error.h"
-#include "penstock/pipeline/stages/field_op.h"
+#include "penstock/pipeline/stages/op.h"
 #include "penstock/pipeline/transformations/image_op.h"
 #include "penstock/pipeline/transformations/image_operations.h"
 

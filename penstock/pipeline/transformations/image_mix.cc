@@ -9,7 +9,7 @@
 #include "penstock/base/error.h"
 #include "penstock/image/random_box.h"
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/stages/field_op.h"
+#include "penstock/pipeline/stages/op.h"
 #include "penstock/pipeline/transformations/image_op.h"
 #include "penstock/pipeline/transformations/image_operations.h"
 

@@ -10,7 +10,7 @@
 
 #include "penstock/base/error.h"
 #include "penstock/pipeline/element/given.h"
-#include "penstock/pipeline/stages/field_op.h"
+#include "penstock/pipeline/stages/op.h"
 
 namespace penstock::image {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "penstock/io/crc32c.h"
-#include "penstock/io/snapshot_format.h"
+#include "penstock/pipeline/cache/snapshot_format.h"
 
 namespace penstock::testing {
 

@@ -4,7 +4,7 @@
 
 #include "../../io/tfrecords.h"
 #include "../stages/stream_contract.h"
-#include "penstock/io/csv_scan.h"
+#include "penstock/io/csv_parser.h"
 #include "penstock/pipeline/sources/sources.h"
 
 namespace penstock {

@@ -1,4 +1,4 @@
-#include "penstock/pipeline/stages/field_op.h"
+#include "penstock/pipeline/stages/op.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,6 +6,7 @@
 #include "penstock/base/error.h"
 
 namespace penstock {
+
 namespace {
 
 class FieldsRun : public OpRun {
