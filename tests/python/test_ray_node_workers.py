@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +158,55 @@ def test_ranks_of_ray_train_share_the_workers_of_their_node(cluster: Any, tmp_pa
     for each in facts:
         by_node.setdefault(each["node"], set()).update(each["seen"]["workers"])
     assert all(len(workers) == 2 for workers in by_node.values())
+
+
+SCRIPT = """
+import importlib, os, time
+import numpy as np
+import penstock
+import ray
+
+class Numbers:
+    def __len__(self):
+        return 80
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        if str(index) in {"a", "b", "c", "d", "e", "f", "g"}:
+            raise ValueError
+        return np.array([index, os.getpid()])
+
+@ray.remote(num_cpus=1)
+class Rank:
+    def __init__(self, rank, data):
+        importlib.import_module("penstock.ray.workers")._IDLE_S = 1.0
+        workers = penstock.ray.node_workers(2)
+        self.feed = penstock.Loader(data, batch_size=4, shard=(rank, 2), workers=workers)
+    def take(self):
+        return np.concatenate(list(self.feed))
+
+if __name__ == "__main__":
+    ray.init(logging_level="error", log_to_driver=False)
+    node = ray.get_runtime_context().get_node_id()
+    place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+    ranks = [Rank.options(scheduling_strategy=place).remote(r, Numbers()) for r in range(2)]
+    rows = np.concatenate(ray.get([rank.take.remote() for rank in ranks]))
+    print(sorted(rows[:, 0].tolist()) == list(range(80)), len(set(rows[:, 1].tolist())))
+"""
+
+
+def test_a_data_set_of_the_drivers_script_is_shared(cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "True 2"
+    wait_until(lambda: not servers(), "the end of the idle actor")
 
 
 def test_arguments_are_checked() -> None:
