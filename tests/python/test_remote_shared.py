@@ -23,6 +23,7 @@ from loader_datasets import Items, Keyed, Samples, Trouble, Troubled
 from penstock import _engine
 from penstock.remote import messages
 from penstock.remote.hosts import Hosts
+from penstock.remote.server import _Pool as Pool
 from remote_servers import SECRET, ServerProcess
 
 pytestmark = pytest.mark.timeout(60)
@@ -342,6 +343,31 @@ def test_a_loader_that_ends_before_it_sent_its_data_set_leaves_that_to_the_next_
     assert sorted(asked, key=str) == [None, {"do": "send"}]
     second.close()
     third.close()
+
+
+def test_a_server_that_could_not_start_the_processes_is_asked_again(monkeypatch):
+    start = Pool._start
+    failures = [0, 0]
+
+    def failing(self: Any, place: int) -> None:
+        if place == 1 and failures:
+            failures.pop()
+            raise OSError("no descriptors")
+        start(self, place)
+
+    monkeypatch.setattr(Pool, "_start", failing)
+    server = penstock.remote.Server(secret=SECRET)
+    workers = penstock.remote.workers(server.address, 2, secret=SECRET)
+    workers.shared = True
+    feeds = [penstock.Loader(Items(), workers=workers) for _ in range(2)]
+    try:
+        for found in together(feeds):
+            assert right(found, 12)
+        assert not failures
+    finally:
+        for feed in feeds:
+            feed.close()
+        server.close()
 
 
 KEY = """

@@ -320,8 +320,15 @@ class _Pool:
             self._first = first
             self._settings = {**settings, "host": self._host, "secret": self._secret.hex()}
             self.is_open = True
-        for place in range(count):
-            self._start(place)
+        try:
+            for place in range(count):
+                self._start(place)
+        except BaseException:  # no memory, descriptors or threads: the Loaders try again
+            with self._lock:
+                self.spent = True
+                for session in self._sessions.values():
+                    session.cut()
+            raise
 
     def _start(self, place: int) -> None:
         with self._lock:
@@ -514,6 +521,10 @@ class _Session:
             loader=self.number,
         )
 
+    def cut(self) -> None:
+        """End the connection: `run` returns."""
+        self._connection.close()
+
     def leave(self) -> None:
         """Ask the Loader to give no more tickets."""
         self.send(do="leaving")
@@ -524,7 +535,7 @@ class _Session:
 
     def close(self) -> None:
         """Close the connection, and leave the pool. Any thread, more than once."""
-        self._connection.close()
+        self.cut()
         self._server.leave(self)
 
 

@@ -130,7 +130,7 @@ TEST(RemoteWorker, the_status_says_which_ticket_and_call_is_run) {
   EXPECT_EQ(status->running.load(), 0u);
 }
 
-TEST(RemoteWorker, the_status_tells_the_consumers_of_a_process_apart) {
+TEST(RemoteWorker, the_status_names_the_consumer_of_the_ticket) {
   RemoteStatus* status = nullptr;
   uint64_t running = 0;
   RemoteWorld world([&](const Ticket&, Slot& slot) {
