@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from harness import WORKERS, Case, Figure, Figures, Size, Target, closing, expect, resident_bytes
-from peers import keras_epoch, torch_loader
+from harness import (
+    WORKERS,
+    Case,
+    Figure,
+    Figures,
+    Size,
+    Target,
+    closing,
+    expect,
+    processes_below,
+    resident_bytes,
+)
+from peers import Program, keras_epoch, torch_loader
+
+from .remote_program import SECRET
 
 QUEUE = 10
 PER_WORKER = 60 * 2**20
@@ -232,4 +246,75 @@ def torch_spawn(size: Size) -> Figures:
     return set_growth(size, lambda: loader, 1)
 
 
-CASES = [LARGE, SET]
+# ---- the ranks of a node -------------------------------------------------------------------------
+
+RANKS = 4
+
+
+class Texts:
+    """A list of Python's objects, of which each process that unpacks it has a copy."""
+
+    def __init__(self, count: int) -> None:
+        self.texts = [f"sample {k} of {count}" for k in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, k: int) -> Any:
+        return np.full(16, len(self.texts[k]), np.int32)
+
+
+OWN = f"penstock, {RANKS} ranks with {WORKERS} processes each"
+SHARED = f"penstock, {RANKS} ranks share {WORKERS} processes"
+NODE = Case(
+    "memory-ranks",
+    f"memory: worker processes of {RANKS} ranks, whose data set is a list of 1,000,000 texts",
+    {"grew": Figure("MiB", 2**-20), "processes": Figure("processes", compared=False)},
+    full={"count": 1_000_000, "batches": 20},
+    quick={"count": 250_000, "batches": 10},
+    targets=[Target("grew", SHARED, OWN, at_least=2.0, says="half the memory")],
+)
+
+
+def node_growth(size: Size, workers: Any, **options: Any) -> Figures:
+    """Memory of all processes while each rank, a Loader of this process, is in an epoch."""
+    import penstock
+
+    data = Texts(size.count)
+    before, below = resident_bytes(), len(processes_below())
+    with contextlib.ExitStack() as stack:
+        feeds = [
+            stack.enter_context(
+                penstock.Loader(
+                    data, batch_size=64, shard=(rank, RANKS), workers=workers, **options
+                )
+            )
+            for rank in range(RANKS)
+        ]
+        epochs = [iter(feed) for feed in feeds]
+        for _ in range(size.batches):
+            for rank, epoch in enumerate(epochs):
+                expect(next(epoch).shape == (64, 16), f"rank {rank} has another batch")
+        grew, processes = resident_bytes() - before, len(processes_below()) - below
+    return {"grew": grew, "processes": processes}
+
+
+@NODE.entry(SHARED, "ours", "penstock.ray.node_workers, without Ray")
+def ours_shared(size: Size) -> Figures:
+    import penstock
+
+    program = Program("cases.remote_program", "neighbour")
+    try:
+        workers = penstock.remote.workers(program.read_line(), WORKERS, secret=SECRET)
+        workers.shared = True
+        return node_growth(size, workers)
+    finally:
+        program.end()
+
+
+@NODE.entry(OWN, "ours")
+def ours_own(size: Size) -> Figures:
+    return node_growth(size, WORKERS, use_multiprocessing=True)
+
+
+CASES = [LARGE, SET, NODE]

@@ -60,11 +60,17 @@ struct RemoteResult {
   static constexpr uint64_t kLeastShared = 32 << 10;
 };
 
-// What a worker's process is doing, in a file in memory that the process shares with its server. If
-// it dies, the server tells the consumer which of its tickets was run, and by which call.
+// The ticket that a worker's process runs, in a file in memory that the process shares with its
+// server. If the process dies, the server reports the ticket and its call to the ticket's consumer.
 struct RemoteStatus {
-  std::atomic<uint64_t> running;  // the ticket's place in the consumer's ring, + 1; 0: none
-  std::atomic<uint64_t> call;     // Call::word
+  // The consumer's number among those of the process, in the upper half. In the lower half: the
+  // ticket's place in that consumer's ring, + 1. 0: no ticket is run.
+  std::atomic<uint64_t> running;
+  std::atomic<uint64_t> call;  // Call::word
+
+  static uint64_t running_word(uint32_t consumer, uint32_t place) {
+    return uint64_t{consumer} << 32 | (uint64_t{place} + 1);
+  }
 };
 static_assert(sizeof(RemoteStatus) == 16);
 

@@ -36,9 +36,10 @@ class Awake {
 // A ticket's turn, noted in the status while it lasts.
 class Running {
  public:
-  Running(RemoteTurn& turn, uint32_t worker) : lock_(turn.mutex()), status_(turn.status()) {
+  Running(RemoteTurn& turn, uint32_t consumer, uint32_t place)
+      : lock_(turn.mutex()), status_(turn.status()) {
     status_.call.store(0, std::memory_order_relaxed);
-    status_.running.store(uint64_t{worker} + 1, std::memory_order_release);
+    status_.running.store(RemoteStatus::running_word(consumer, place), std::memory_order_release);
   }
   ~Running() { status_.running.store(0, std::memory_order_release); }
   Running(const Running&) = delete;
@@ -75,7 +76,8 @@ RemoteService::RemoteService(std::unique_ptr<net::Connection> connection, const 
       memory_(arena_),
       consumer_(*ring_),
       turn_(turn),
-      rows_(shape.rows) {}
+      rows_(shape.rows),
+      number_(shape.consumer) {}
 
 RemoteService::~RemoteService() = default;
 
@@ -129,7 +131,7 @@ void RemoteService::run(const RemoteTicket& ticket, std::span<const std::byte> b
   RemoteResult result;
   TicketRing::Claim claim;
   {
-    const Running running(turn_, ticket.worker);
+    const Running running(turn_, number_, ticket.worker);
     const uint64_t begin = now_ns();
     if (!RingWorker(*ring_, ticket.worker).claim_of(seq, claim)) {
       throw Error(Code::kInternal, "remote worker", "a ticket that was posted is not open");

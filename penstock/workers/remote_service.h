@@ -52,6 +52,8 @@ class RemoteService {
   struct Shape {
     uint32_t workers = 1;  // places of the consumer's ring
     uint32_t rows = 1;     // of a ticket, at most
+    // Of several consumers that the process serves, the one of this connection (RemoteStatus).
+    uint32_t consumer = 0;
   };
   // `turn` outlives it.
   RemoteService(std::unique_ptr<net::Connection> connection, const Shape& shape, RemoteTurn& turn);
@@ -81,7 +83,7 @@ class RemoteService {
   LocalMemory memory_;
   RingConsumer consumer_;
   RemoteTurn& turn_;
-  const uint32_t rows_;
+  const uint32_t rows_, number_;
 };
 
 }  // namespace penstock

@@ -79,24 +79,26 @@ std::unique_ptr<RemoteConnection> accept(Listener& listener, std::optional<doubl
 }
 
 // Serves one connection of a worker process for another host, after Python has unpacked the data
-// set. `link`: to the process that started this one, for updates of the data set.
-void serve_remote_samples(RemoteConnection& connection, RemoteTurn& turn, int link, nb::dict s,
-                          nb::object source, nb::object collate, nb::object update) {
+// set. `link`: to the process that started this one, for updates of the data set. `loader`: the
+// number of the connection's Loader among those of this process. `s`: the settings of that Loader.
+void serve_remote_samples(RemoteConnection& connection, RemoteTurn& turn, uint32_t loader, int link,
+                          nb::dict s, nb::object source, nb::object collate, nb::object update) {
   SampleSettings samples = sample_settings_of(s);
   samples.rekey_globals = true;
   samples.version = setting<uint64_t>(s, "version");
   RemoteService service(connection.take(),
-                        {setting<uint32_t>(s, "places"), setting<uint32_t>(s, "most_rows")}, turn);
+                        {setting<uint32_t>(s, "places"), setting<uint32_t>(s, "most_rows"), loader},
+                        turn);
   PythonWorker python(samples, source.ptr(), collate.ptr(), update.ptr(), service.ring(),
                       {.link = link, .remote = true});
   service.serve(python);
 }
 
 // The same for a Dataset.
-void serve_remote_chain(RemoteConnection& connection, RemoteTurn& turn, nb::dict s,
+void serve_remote_chain(RemoteConnection& connection, RemoteTurn& turn, uint32_t loader, nb::dict s,
                         const BuiltPlan& built) {
-  RemoteService service(connection.take(), {setting<uint32_t>(s, "places"), built.plan->max_rows()},
-                        turn);
+  RemoteService service(connection.take(),
+                        {setting<uint32_t>(s, "places"), built.plan->max_rows(), loader}, turn);
   rekey_globals_for_elements();
   WorkerCounters uncounted{};
   Packets packets(service.ring(), uncounted);
@@ -158,10 +160,10 @@ void bind_remote(nb::module_& m) {
       .def(nb::init<int>(), nb::arg("status"));
   m.def("remote_connect", &connect, nb::arg("address"), nb::arg("secret"), nb::arg("timeout"));
   m.def("serve_remote_samples", &serve_remote_samples, nb::arg("connection"), nb::arg("turn"),
-        nb::arg("link"), nb::arg("settings"), nb::arg("source"), nb::arg("collate").none(),
-        nb::arg("update"));
+        nb::arg("loader"), nb::arg("link"), nb::arg("settings"), nb::arg("source"),
+        nb::arg("collate").none(), nb::arg("update"));
   m.def("serve_remote_chain", &serve_remote_chain, nb::arg("connection"), nb::arg("turn"),
-        nb::arg("settings"), nb::arg("plan"));
+        nb::arg("loader"), nb::arg("settings"), nb::arg("plan"));
   m.def("link_next", &link_next);
   m.def("link_send_update", [](int link, uint64_t version, int descriptor) {
     WithoutGil unlocked;

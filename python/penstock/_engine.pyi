@@ -569,6 +569,7 @@ def remote_connect(address: str, secret: bytes, timeout: float) -> RemoteConnect
 def serve_remote_samples(
     connection: RemoteConnection,
     turn: RemoteTurn,
+    loader: int,
     link: int,
     settings: dict,
     source: object,
@@ -576,7 +577,7 @@ def serve_remote_samples(
     update: object,
 ) -> None: ...
 def serve_remote_chain(
-    connection: RemoteConnection, turn: RemoteTurn, settings: dict, plan: Plan
+    connection: RemoteConnection, turn: RemoteTurn, loader: int, settings: dict, plan: Plan
 ) -> None: ...
 def link_next(arg: int, /) -> tuple | None: ...
 def link_send_update(arg0: int, arg1: int, arg2: int, /) -> bool: ...

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
+import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,4 +91,31 @@ def feed_epoch(config: dict[str, Any]) -> None:
     """Take an epoch, and end at once."""
     with penstock.ray.feed(chain(config["rows"]), batch_size=4, drop_last=True) as feed:
         seen = len(list(feed))
+    take_down(config, seen)
+
+
+def with_pid(element: Any) -> Any:
+    time.sleep(0.002)  # so that every worker gets some
+    return {"row": element, "pid": os.getpid()}
+
+
+def shorten_idle(seconds: float) -> None:
+    """Let actors of nodes that this process starts end after so many seconds without a Loader."""
+    module: Any = importlib.import_module("penstock.ray.workers")
+    module._IDLE_S = seconds
+
+
+def feed_from_node(config: dict[str, Any]) -> None:
+    """Take an epoch from two worker processes of the node; note them."""
+    shorten_idle(2.0)
+    rows = penstock.Dataset.range(config["rows"]).map(with_pid).shuffle(seed=7)
+    workers = penstock.ray.node_workers(2)
+    with penstock.ray.feed(rows, batch_size=4, workers=workers) as feed:
+        batches = list(feed)
+        # Not at once: the other ranks of the node may still use the processes.
+        ray.train.report({})
+    seen = {
+        "batches": [batch["row"].tolist() for batch in batches],
+        "workers": sorted({int(pid) for batch in batches for pid in batch["pid"]}),
+    }
     take_down(config, seen)

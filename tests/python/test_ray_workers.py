@@ -47,7 +47,7 @@ def actors() -> set[psutil.Process]:
     found = set()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has ended since
-            if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::_Serving"):
+            if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::_ServingLoader"):
                 found.add(process)
     return found
 

@@ -110,6 +110,20 @@ class Chain:
             made.append(cls._make(method, arguments, of, several=several))
         return made[-1]
 
+    def _ranks(self) -> list[int]:
+        """The ranks of the stages `shard`, in the order of the calls."""
+        return [arguments[0] for method, arguments, *_ in self._stages() if method == "shard"]
+
+    def _with_ranks(self, ranks: list[int]) -> Dataset:
+        """The same chain with other ranks in its stages `shard`."""
+        left = iter(ranks)
+        return self._made_again(
+            [
+                (method, (next(left), *given[1:]) if method == "shard" else given, *inputs)
+                for method, given, *inputs in self._stages()
+            ]
+        )
+
     def __repr__(self) -> str:
         return " > ".join(self._titles())
 

@@ -56,8 +56,10 @@ def settings_of(
     )
     workers, remote = split_workers(workers)
     info.remote = remote
-    # A ticket that waits in another host for its turn must not time out.
-    in_flight = IN_FLIGHT if timeout is None else 1
+    shared = any(each.shared for each in remote)
+    # A ticket that waits in another host for its turn must not time out. Of shared workers, tickets
+    # of other Loaders fill the time while a result is sent.
+    in_flight = IN_FLIGHT if timeout is None and not shared else 1
     remote_places = sum(each.count for each in remote) * in_flight
     tune_workers, tune_queue = workers is None and not remote, False
     workers = (
@@ -104,6 +106,12 @@ def settings_of(
         _check_remote(info, use_multiprocessing)
         if any(each.locality for each in remote):
             _check_locality(info, remote, workers, timeout)
+        if shared and timeout is not None:
+            raise InvalidArgument(
+                "timeout= cannot be given with workers that ranks share: a batch may wait for "
+                "those of other ranks. Let the data set's own calls time out",
+                "Loader",
+            )
     if info.kind == "chain":
         given = shard if shard == "auto" else (rank, world)
         check_options(batch_size, shuffle, drop_last, collate, given, on_error)

@@ -172,23 +172,25 @@ class WorkerPool:
         from ..remote.hosts import Hosts
         from ..remote.routing import RoutedHosts
 
-        packed = self._payload()
-        if packed.kept:
-            raise errors.InvalidArgument(
-                f"{self.info.title} has memory, locks or queues that processes of one host share: "
-                "remote workers cannot open them",
-                "Loader",
-            )
-        files = b""
-        if self.info.kind == "chain":
-            fd = self._shared()["files"]
-            files = os.pread(fd, os.fstat(fd).st_size, 0)
+        chain = self.info.kind == "chain"
+        # A Dataset is sent without its ranks, so that its bytes are equal for all of them.
+        ranks = self.info.source._ranks() if chain else []
+        settings = {**self.settings, "version": self.version, "length": self.length, "ranks": ranks}
+        # The hosts do not refer to the user's objects; see `Running`.
+        alive = weakref.ref(self)
+
+        def pack() -> tuple[bytes, bytes]:
+            pool = alive()
+            if pool is None:
+                raise errors.Closed("the Loader was closed", "Loader")
+            return pool._for_hosts()
+
         arguments = (
             self.core,
             self.info.remote,
             places,
-            (packed.tobytes(), files),
-            {**self.settings, **self._packed_as},
+            pack,
+            settings,
             self.info.title,
             not places.start,
         )
@@ -197,6 +199,25 @@ class WorkerPool:
             Hosts(*arguments) if locality is None else RoutedHosts(locality, *arguments)
         )
         self.running.hosts.start()
+
+    def _for_hosts(self) -> tuple[bytes, bytes]:
+        """The data set, and the files of a Dataset, for remote workers."""
+        from ..processes.worker import WorkerPayload
+
+        info = self.info
+        source, files = info.source, b""
+        if info.kind == "chain":
+            source = source._with_ranks([0] * len(source._ranks()))
+            fd = self._shared()["files"]
+            files = os.pread(fd, os.fstat(fd).st_size, 0)
+        with _pack(WorkerPayload(source, self.collate, info.initialise, info.hooked)) as packed:
+            if packed.kept:
+                raise errors.InvalidArgument(
+                    f"{info.title} has memory, locks or queues that processes of one host share: "
+                    "remote workers cannot open them",
+                    "Loader",
+                )
+            return packed.tobytes(), files
 
     def _start_stream_reader(self) -> None:
         if not self.info.plan.python_stream:
@@ -372,6 +393,15 @@ class WorkerPool:
         from ..processes import payload
 
         with self._lock:
+            if self.started and any(each.shared for each in self.info.remote):
+                error = errors.InvalidArgument(
+                    f"{self.info.title} was changed after its workers started, and other ranks "
+                    "share these workers and their one copy of it. Give workers=<number> of "
+                    "processes, or penstock.ray.workers, which are of one Loader",
+                    "Loader",
+                )
+                self.core.set_fatal(error)  # the change would be missing in every later epoch
+                raise error
             self.version += 1
             self.length = length
             self.core.set_length(length, self.version)

@@ -7,6 +7,9 @@ It derives from cloudpickle's, which sends definitions of a script or a notebook
 - memory, locks and pipes that processes share stay shared (`shared`);
 - locks of `threading` become new, unlocked ones (`fresh`);
 - definitions of a module that a fresh interpreter could not import are sent by value;
+- a class that is sent by value has the same id in all processes that run the same script, and sets
+  in the code of functions are sorted, so that equal data sets have equal pickles (cloudpickle draws
+  a random id; the order of a set of texts differs from process to process);
 - an open text file is an error (cloudpickle would read it all and send a copy).
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import itertools
 import pickle
 import sys
 import types
@@ -22,6 +26,7 @@ from typing import Any, Protocol
 
 import cloudpickle
 import numpy as np
+from cloudpickle import cloudpickle as classes
 
 from . import fresh, shared
 from .arrays import reduce_array, reduce_tensor
@@ -90,6 +95,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self._note_class(obj)
         elif kind is types.FunctionType:
             self._find_module(obj.__module__)
+        elif kind is types.CodeType and any(type(each) is frozenset for each in obj.co_consts):
+            return classes._code_reduce(obj.replace(co_consts=tuple(map(_sorted, obj.co_consts))))
         elif kind is types.ModuleType:
             self._find_module(obj.__name__)
         elif isinstance(obj, np.memmap):
@@ -103,6 +110,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind.__module__ == "__main__" and vars(sys.modules["__main__"]).get(name) is kind:
             self.main_classes[name] = kind
         self._find_module(kind.__module__)
+        _number_class(kind)
 
     def _find_module(self, name: object) -> None:
         if not isinstance(name, str) or name in self._known_modules:
@@ -116,6 +124,37 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         ):
             cloudpickle.register_pickle_by_value(module)
             self._by_value.append(module)
+
+
+class _Sorted:
+    """A set among the constants of a function's code, as in ``x in {"a", "b"}``.
+
+    Unpickled as the set.
+    """
+
+    def __init__(self, of: frozenset[Any]) -> None:
+        self._of = of
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return frozenset, (sorted(self._of, key=repr),)
+
+
+def _sorted(constant: Any) -> Any:
+    return _Sorted(constant) if type(constant) is frozenset else constant
+
+
+def _number_class(kind: type) -> None:
+    """Give a class that cloudpickle sends by value an id, unless it has one."""
+    if classes._should_pickle_by_reference(kind):
+        return
+    with classes._DYNAMIC_CLASS_TRACKER_LOCK:
+        if kind in classes._DYNAMIC_CLASS_TRACKER_BY_CLASS:
+            return
+        known = classes._DYNAMIC_CLASS_TRACKER_BY_ID
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        made = next(each for n in itertools.count() if (each := f"{name} {n}") not in known)
+        classes._DYNAMIC_CLASS_TRACKER_BY_CLASS[kind] = made
+        known[made] = kind
 
 
 def _reduce_stream(stream: io.TextIOBase) -> Any:

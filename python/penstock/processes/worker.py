@@ -38,7 +38,7 @@ class DatasetUpdates:
 
     def __call__(self, wanted: int) -> int:
         while self._version < wanted:
-            self._version, fd = _engine.receive_update(self._link)
+            self._version, fd = self._receive()
             try:
                 change = payload.unpack(fd)
             finally:
@@ -47,6 +47,11 @@ class DatasetUpdates:
             if change["state"] is not None:
                 payload.apply(self._hooked, change["state"])
         return self._length
+
+    def _receive(self) -> tuple[int, int]:
+        """The next change's version and descriptor. Raises `Closed` if the parent has ended."""
+        received: tuple[int, int] = _engine.receive_update(self._link)
+        return received
 
 
 @contextlib.contextmanager
@@ -64,18 +69,28 @@ def starting(name: str, link: int, settings: dict[str, Any]) -> Iterator[None]:
     restore_stderr()
 
 
+def unpack_source(
+    index: int,
+    fds: dict[str, int],
+    settings: dict[str, Any],
+    updates: type[DatasetUpdates] = DatasetUpdates,
+) -> tuple[WorkerPayload, DatasetUpdates]:
+    """Unpack the data set, and initialise the process."""
+    info: WorkerPayload = payload.unpack(fds["payload"])
+    os.close(fds["payload"])
+    if info.initialise is not None:
+        info.initialise(index)
+    return info, updates(fds["link"], info.hooked, settings["version"], settings["length"])
+
+
 def unpack_dataset(
     index: int, fds: dict[str, int], settings: dict[str, Any]
 ) -> tuple[WorkerPayload, Any, DatasetUpdates]:
     """Unpack the data set, and build the plan of a Dataset (otherwise None).
 
-    A plan has the caches of `fds`. Without any, it has caches of its own.
+    A plan has the caches of `fds`.
     """
-    info: WorkerPayload = payload.unpack(fds["payload"])
-    os.close(fds["payload"])
-    if info.initialise is not None:
-        info.initialise(index)
-    update = DatasetUpdates(fds["link"], info.hooked, settings["version"], settings["length"])
+    info, update = unpack_source(index, fds, settings)
     if settings["source"] != "chain":
         return info, None, update
     caches = [fds[name] for name in sorted(fds) if name.startswith("cache")]

@@ -8,7 +8,7 @@ from .population import Population, PopulationRun, population
 from .relay import Relay, relay, relay_channel
 from .report import Report, report
 from .rows import rows
-from .workers import workers
+from .workers import node_workers, workers
 
 __all__ = [
     "ParameterServer",
@@ -17,6 +17,7 @@ __all__ = [
     "Relay",
     "Report",
     "feed",
+    "node_workers",
     "parameter_server",
     "population",
     "relay",

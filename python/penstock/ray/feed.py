@@ -67,6 +67,7 @@ def feed(
     **options
         As for `penstock.Loader`. The defaults of `workers` and `max_bytes` are this worker's share
         of the host: the cores and the memory divided by the number of workers on it.
+        ``workers=penstock.ray.node_workers(16)`` is shared by all ranks of the host.
 
     Returns
     -------

@@ -2,6 +2,10 @@
 
 >>> import penstock
 >>> feed = penstock.Loader(dataset, batch_size=64, workers=penstock.ray.workers(32))
+
+The ranks of a node share workers:
+
+>>> feed = penstock.ray.feed(dataset, batch_size=256, workers=penstock.ray.node_workers(16))
 """
 
 from __future__ import annotations
@@ -19,8 +23,12 @@ from ..errors import InvalidArgument
 from ..remote.locality import Locality
 from ..remote.places import IN_FLIGHT, Host, RemoteWorkers, shares
 from ..remote.server import Server
+from .names import NAMESPACE
 
 _OPERATION = "ray.workers"
+_NODE_OPERATION = "ray.node_workers"
+# Without a Loader for so long, the actor of a node ends itself.
+_IDLE_S = 30.0
 _FIND_S = 10.0
 _DRAIN_LOOK_S = 1.0
 
@@ -64,9 +72,7 @@ def workers(
     """
     most = _engine.MAX_WORKERS // IN_FLIGHT
     count = integer("count", count, 1, most, operation=_OPERATION)
-    num_cpus = real("num_cpus", num_cpus, _OPERATION)
-    if not 0 <= num_cpus < 1e6:
-        raise InvalidArgument(f"num_cpus is {num_cpus}; give 0 or more", _OPERATION)
+    num_cpus = _processors(num_cpus, _OPERATION)
     if per_actor is not None:
         per_actor = integer("per_actor", per_actor, 1, operation=_OPERATION)
     made = _RayWorkers(count, num_cpus, per_actor)
@@ -75,20 +81,79 @@ def workers(
     return made
 
 
+def node_workers(count: int | None = None, *, num_cpus: float = 0) -> RemoteWorkers:
+    """Name workers of this node that all its Loaders with the same data set share.
+
+    A node has `count` worker processes for a data set, however many ranks it has, and they have one
+    copy of its pickled bytes. Batches come through shared memory. An actor of the node runs the
+    processes. The first Loader starts it, Ray restarts it when it dies, and it ends itself after
+    half a minute without a Loader. Works in every process of a Ray cluster.
+
+    Loaders share workers if they are of one Ray job and their data sets, ``collate`` and
+    ``worker_init`` pickle to equal bytes. Their other options and the rank of ``Dataset.shard`` may
+    differ. A data set must not have the rank in it. The log ``penstock`` has a warning where two
+    data sets of one class have equal sizes and different bytes.
+
+    Parameters
+    ----------
+    count : int, optional
+        How many processes on the node; the first Loader's number holds. None: the cores of the node
+        that this process may use.
+    num_cpus : float
+        The processors that Ray reserves for each, beside those of the ranks.
+
+    Returns
+    -------
+    RemoteWorkers
+        For ``workers=`` of a `penstock.Loader`, of `penstock.ray.feed`, and of other feeds.
+
+    Raises
+    ------
+    InvalidArgument
+        An argument is invalid. When a Loader is made: the source is a stream, or ``timeout=`` is
+        given, because a batch may wait for those of other ranks. When an epoch begins: the data set
+        was changed after the workers started.
+    """
+    if count is None:
+        count = min(_engine.usable_cores(), _engine.MAX_WORKERS)
+    count = integer("count", count, 1, _engine.MAX_WORKERS, operation=_NODE_OPERATION)
+    return _NodeWorkers(count, _processors(num_cpus, _NODE_OPERATION))
+
+
+def _processors(num_cpus: Any, operation: str) -> float:
+    num_cpus = real("num_cpus", num_cpus, operation)
+    if not 0 <= num_cpus < 1e6:
+        raise InvalidArgument(f"num_cpus is {num_cpus}; give 0 or more", operation)
+    return float(num_cpus)
+
+
 class _Serving:
-    """The actor: a server of remote workers with one data set.
+    """An actor: a server of remote workers, with a random secret."""
+
+    def __init__(self) -> None:
+        import ray
+
+        self._secret = secrets.token_bytes(32)
+        address = f"tcp://{ray.util.get_node_ip_address()}:0"
+        self._server = Server(address, secret=self._secret)
+        threading.Thread(target=self._watch, name="penstock watch node", daemon=True).start()
+
+    def _watch(self) -> None:
+        raise NotImplementedError
+
+    def address(self) -> tuple[str, bytes]:
+        """The server's address and secret."""
+        return self._server.address, self._secret
+
+
+class _ServingLoader(_Serving):
+    """The actor of one Loader: a server with its data set.
 
     When Ray drains the actor's node, the server finishes its tickets and accepts no others. Then
     the actor ends, and Ray starts it again on another node.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        import ray
-
-        self._server = Server(f"tcp://{ray.util.get_node_ip_address()}:0", secret=secret)
-        threading.Thread(target=self._watch_node, name="penstock drain", daemon=True).start()
-
-    def _watch_node(self) -> None:
+    def _watch(self) -> None:
         import ray
 
         context = ray.get_runtime_context()
@@ -98,10 +163,30 @@ class _Serving:
                 self._server.drain()
                 ray.kill(context.current_actor, no_restart=False)
 
-    def address(self, key: str, payload: Any, files: Any) -> str:
-        """Keep the data set, and return the server's address."""
+    def store(self, key: str, payload: Any, files: Any) -> tuple[str, bytes]:
+        """Keep the data set, and return the server's address and secret."""
         self._server.store(key, memoryview(payload), memoryview(files))
-        return self._server.address
+        return self.address()
+
+
+class _ServingNode(_Serving):
+    """The actor of a node: a server whose Loaders share workers. It ends itself when it is idle.
+
+    States: in use (a Loader is connected) <-> idle -> ended (idle for `idle_s` seconds). A Loader
+    that finds the actor just before its end asks for another one.
+    """
+
+    def __init__(self, idle_s: float) -> None:
+        self._idle_s = idle_s
+        super().__init__()
+
+    def _watch(self) -> None:
+        import ray
+
+        actor = ray.get_runtime_context().current_actor
+        while not self._server.close_if_idle(self._idle_s):
+            self._server.wait(min(_DRAIN_LOOK_S, self._idle_s))
+        ray.kill(actor, no_restart=True)
 
 
 def _draining_nodes() -> dict[str, int]:
@@ -121,13 +206,14 @@ class _Actor(Host):
     key: str
     actor: Any
     dataset: list[Any]  # references, which must live as long as the actor may be restarted
-    secret: bytes
 
     def find(self) -> tuple[str, bytes]:
         import ray
 
-        found = self.actor.address.remote(self.key, *self.dataset)
-        return ray.get(found, timeout=_FIND_S), self.secret
+        found: tuple[str, bytes] = ray.get(
+            self.actor.store.remote(self.key, *self.dataset), timeout=_FIND_S
+        )
+        return found
 
 
 class _RayWorkers(RemoteWorkers):
@@ -145,15 +231,15 @@ class _RayWorkers(RemoteWorkers):
         each = self._per_actor or self._divided(nodes)
         # In the object store once per node, however many actors it has.
         dataset = [ray.put(np.frombuffer(part, np.uint8)) for part in (payload, files)]
-        key, secret = secrets.token_hex(16), secrets.token_bytes(32)
-        serving = ray.remote(_Serving)
+        key = secrets.token_hex(16)
+        serving = ray.remote(_ServingLoader)
         hosts: list[Host] = []
         for i, share in enumerate(shares(self.count, -(-self.count // each))):
             actor = serving.options(
                 num_cpus=share * self._num_cpus,
                 scheduling_strategy=self._strategy(i, nodes),
                 max_restarts=-1,
-            ).remote(secret)
+            ).remote()
             hosts.append(
                 _Actor(
                     title=f"Ray's actor {i}",
@@ -161,7 +247,6 @@ class _RayWorkers(RemoteWorkers):
                     key=key,
                     actor=actor,
                     dataset=dataset,
-                    secret=secret,
                 )
             )
         return hosts
@@ -198,3 +283,62 @@ class _RayWorkers(RemoteWorkers):
 
     def __repr__(self) -> str:
         return f"penstock.ray.workers({self.count}, num_cpus={self._num_cpus:g})"
+
+
+@dataclass(kw_only=True)
+class _Node(Host):
+    title: str
+    workers: int
+    name: str
+    node: str
+    num_cpus: float
+
+    def find(self) -> tuple[str, bytes]:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # Each time, because an idle actor ends itself.
+        actor = (
+            ray.remote(_ServingNode)
+            .options(
+                name=self.name,
+                namespace=NAMESPACE,
+                get_if_exists=True,
+                lifetime="detached",  # the rank that starts it may be the first to end
+                num_cpus=self.num_cpus,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(self.node, soft=False),
+                max_restarts=-1,
+            )
+            .remote(_IDLE_S)
+        )
+        found: tuple[str, bytes] = ray.get(actor.address.remote(), timeout=_FIND_S)
+        return found
+
+
+class _NodeWorkers(RemoteWorkers):
+    shared = True
+
+    def __init__(self, count: int, num_cpus: float) -> None:
+        self.count = count
+        self._num_cpus = num_cpus
+
+    def open(self, payload: bytes, files: bytes) -> list[Host]:
+        import ray
+
+        if not ray.is_initialized():
+            ray.init()
+        context = ray.get_runtime_context()
+        node = context.get_node_id()
+        return [
+            _Node(
+                title=f"Ray's node {ray.util.get_node_ip_address()}",
+                workers=self.count,
+                # Of one job, whose modules its worker processes can import.
+                name=f"workers {context.get_job_id()} {node}",
+                node=node,
+                num_cpus=self.count * self._num_cpus,
+            )
+        ]
+
+    def __repr__(self) -> str:
+        return f"penstock.ray.node_workers({self.count}, num_cpus={self._num_cpus:g})"

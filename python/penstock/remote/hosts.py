@@ -13,14 +13,19 @@ States of a host::
 - leaving: its workers get no more tickets. Once none is in use, this end closes the connection.
 
 States of a worker: free or in use, as long as its host says that it lives; then forgotten.
+
+A connection to a worker begins with the Loader's settings, so Loaders of different shares can use
+one worker. The pickled data set is equal for all shares.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .. import _engine, errors
@@ -40,9 +45,10 @@ PATIENCE_S = 60.0
 
 
 class Worker:
-    def __init__(self, host: _Host, number: int, address: str, local: str) -> None:
+    def __init__(self, host: _Host, number: int, loader: int, address: str, local: str) -> None:
         self.host = host
         self.number = number
+        self._loader = loader  # the number of this Loader there
         self._address = address
         self._local = local
         self.places: set[int] = set()  # of the ring, that use it
@@ -55,18 +61,23 @@ class Worker:
 
     def connect(self) -> Any:
         """Connect to its Unix socket if it is on this host, so that memory can be shared."""
+        connection = None
         if self._local:
             with contextlib.suppress(Error):  # it is on another host, or has ended
-                return _engine.remote_connect(self._local, self.host.secret, CONNECT_S)
-        return _engine.remote_connect(self._address, self.host.secret, CONNECT_S)
+                connection = _engine.remote_connect(self._local, self.host.secret, CONNECT_S)
+        if connection is None:
+            connection = _engine.remote_connect(self._address, self.host.secret, CONNECT_S)
+        messages.send(connection, loader=self._loader, settings=self.host.owner.settings)
+        return connection
 
 
 class _Host:
     """The connection to one host. All but `run` under the lock of `Hosts`."""
 
-    def __init__(self, owner: Hosts, host: Host, first: int) -> None:
+    def __init__(self, owner: Hosts, host: Host, first: int, shared: bool) -> None:
         self.owner = owner
         self.host = host
+        self.shared = shared
         self.first = first
         self.connection: Any = None
         self.secret = b""
@@ -102,7 +113,12 @@ class _Host:
             kind = message.get("do")
             if kind == "worker":
                 address = f"{name}:{int(message['port'])}"
-                self.owner.came(self, int(message["worker"]), address, str(message["local"]))
+                local, loader = str(message["local"]), int(message["loader"])
+                self.owner.came(self, int(message["worker"]), loader, address, local)
+            elif kind == "send":
+                self.owner.send_dataset(self, connection)
+            elif kind == "unlike":
+                self.owner.warn_of_unlike(self)
             elif kind == "ended":
                 self.owner.ended(self, message)
             elif kind == "files":
@@ -133,10 +149,11 @@ class Hosts:
     specs : list of RemoteWorkers
     places : range
         The places of the ring that are for remote workers.
-    dataset : tuple of bytes
-        The pickled data set, and the files of a Dataset.
+    pack : callable
+        Returns the pickled data set, and the files of a Dataset, as bytes. Called here, and again
+        in a thread of a host if a server of shared workers was lost.
     settings : dict
-        The Loader's settings, for the workers.
+        The Loader's settings, for the workers. `pack` adds some.
     title : str
         The data set's, for messages.
     alone : bool
@@ -148,14 +165,16 @@ class Hosts:
         core: Any,
         specs: list[RemoteWorkers],
         places: range,
-        dataset: tuple[bytes, bytes],
+        pack: Callable[[], tuple[bytes, bytes]],
         settings: dict[str, Any],
         title: str,
         alone: bool,
     ) -> None:
         self._core = core
-        self._payload, self._files = dataset
-        self._settings = settings
+        self._pack = pack
+        self._dataset: tuple[bytes, bytes] | None = pack()
+        self._size = sum(map(len, self._dataset))
+        self.settings = settings
         self._title = title
         self._alone = alone
         self._changed = threading.Condition()
@@ -164,15 +183,15 @@ class Hosts:
         self._updates: dict[int, bytes] = {}  # by version
         self._lonely_since = time.monotonic()
         self._why = "no host has answered yet"
-        self._opened = [(spec, spec.open(self._payload, self._files)) for spec in specs]
-        if all(host.key for _, hosts in self._opened for host in hosts):
-            self._payload = self._files = b""  # the servers have them
+        self._opened = [(spec, spec.open(*self._dataset)) for spec in specs]
+        self._share = _key_of(self._dataset) if any(spec.shared for spec in specs) else ""
         self._hosts: list[_Host] = []
         first = 0
-        for _, hosts in self._opened:
+        for spec, hosts in self._opened:
             for host in hosts:
-                self._hosts.append(_Host(self, host, first))
+                self._hosts.append(_Host(self, host, first, spec.shared))
                 first += host.workers
+        self._drop_dataset()
         self.threads = [
             threading.Thread(target=host.run, name=f"penstock {host.host.title}", daemon=True)
             for host in self._hosts
@@ -268,21 +287,21 @@ class Hosts:
     # ---- the threads of hosts --------------------------------------------------------------------
 
     def joined(self, host: _Host, connection: Any, secret: bytes) -> bool:
-        """Send the data set to a host; return False if the Loader was closed."""
+        """Begin with a host; return False if the Loader was closed."""
         from .. import __version__
 
-        key = host.host.key
-        head = {
+        head: dict[str, Any] = {
             "do": "open",
             "version": __version__,
             "workers": host.host.workers,
             "first": host.first,
-            "settings": self._settings,
-            "key": key,
-            "sizes": [len(self._payload), len(self._files)],
+            "settings": self.settings,
+            "key": host.host.key,
+            "share": self._share if host.shared else "",
+            "title": self._title,
+            "size": self._size,
         }
-        # Without the lock: a large data set takes long.
-        messages.send(connection, b"" if key else self._payload + self._files, **head)
+        messages.send(connection, **head)
         with self._changed:
             if self.closed:
                 connection.close()
@@ -296,13 +315,40 @@ class Hosts:
                 self._send(host, body, do="update", version=version, keep=list(self._updates))
         return True
 
-    def came(self, host: _Host, number: int, address: str, local: str) -> None:
+    def send_dataset(self, host: _Host, connection: Any) -> None:
+        """Send the data set to a host that asks for it."""
+        dataset = self._dataset
+        if dataset is None:  # an earlier server had it
+            dataset = self._dataset = self._pack()
+            self._size = sum(map(len, dataset))
+            if host.shared and (key := _key_of(dataset)) != self._share:
+                self._share = key
+                raise Closed("the data set has changed: the host is asked again", "Loader")
+        payload, files = dataset
+        messages.send(connection, payload + files, do="dataset", size=len(payload))
+
+    def _drop_dataset(self) -> None:
+        """Forget the pickled data set, if the hosts have it, or other Loaders could bring it."""
+        if all(host.host.key or (host.shared and host.workers) for host in self._hosts):
+            self._dataset = None
+
+    def warn_of_unlike(self, host: _Host) -> None:
+        LOG.warning(
+            "another Loader shares workers of %s, and its %s has as many bytes and other values: "
+            "this one gets processes of its own. Give all ranks the same data set, without the "
+            "rank in it; sets of texts have another order in each process",
+            host.host.title,
+            self._title,
+        )
+
+    def came(self, host: _Host, number: int, loader: int, address: str, local: str) -> None:
         with self._changed:
-            worker = host.workers[number] = Worker(host, number, address, local)
+            worker = host.workers[number] = Worker(host, number, loader, address, local)
             host.all_workers[number] = worker
             if not host.leaving:
-                self._free += [worker] * self._settings["in_flight"]
+                self._free += [worker] * self.settings["in_flight"]
                 self._changed.notify_all()
+            self._drop_dataset()
 
     def answered(self, host: _Host, paths: list[str], there: list[bool]) -> None:
         with self._changed:
@@ -408,3 +454,12 @@ class Hosts:
         for spec, hosts in self._opened:
             with contextlib.suppress(Exception):
                 spec.close(hosts)
+
+
+def _key_of(dataset: tuple[bytes, bytes]) -> str:
+    """A hash of the pickled data set and the files of a Dataset."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in dataset:
+        digest.update(b"%d:" % len(part))
+        digest.update(_engine.digest(part))
+    return digest.hexdigest()

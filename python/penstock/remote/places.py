@@ -39,10 +39,13 @@ class RemoteWorkers(ABC):
         How many.
     locality : Locality or None
         Which files a sample is read from; None: all hosts see all files.
+    shared : bool
+        Loaders with equal data sets use the same workers of a server.
     """
 
     count: int
     locality: Locality | None = None
+    shared: bool = False
 
     @abstractmethod
     def open(self, payload: bytes, files: bytes) -> list[Host]:

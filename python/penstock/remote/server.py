@@ -6,6 +6,7 @@ import contextlib
 import os
 import struct
 import threading
+import time
 from typing import Any, TypeAlias
 
 from .. import _engine
@@ -32,9 +33,10 @@ Buffer: TypeAlias = bytes | memoryview
 class Server(Closing):
     """Runs worker processes on this host for Loaders on other hosts.
 
-    A Loader connects, sends its data set, and gets worker processes of its own, which end with its
-    connection. A process that dies is replaced. Anyone with the secret can run code here, as this
-    user: a data set is code.
+    A Loader connects, sends its data set, and gets worker processes, which end with its connection.
+    Loaders that share workers (`penstock.ray.node_workers`) and have equal data sets use the same
+    processes, which end with the last of these connections. A process that dies is replaced. Anyone
+    with the secret can run code here, as this user: a data set is code.
 
     Parameters
     ----------
@@ -72,7 +74,9 @@ class Server(Closing):
         self._host = self._listener.address.rpartition(":")[0]
         self._changed = threading.Condition()
         self._sessions: set[_Session] = set()
+        self._shared: dict[str, _Pool] = {}  # by the key of the data set
         self._stored: dict[str, tuple[Buffer, Buffer]] = {}
+        self._idle_since = time.monotonic()
         self._pid = os.getpid()
         self._thread = threading.Thread(
             target=self._accept, name="penstock remote server", daemon=True
@@ -127,6 +131,14 @@ class Server(Closing):
         with self._changed:
             self._changed.wait_for(lambda: not self._sessions, 5.0)
 
+    def close_if_idle(self, seconds: float) -> bool:
+        """Close the server if no Loader was connected for so long; return whether it is closed."""
+        with self._changed:
+            idle = not self._sessions and time.monotonic() - self._idle_since >= seconds
+        if idle:
+            self.close()
+        return self.closed
+
     def __repr__(self) -> str:
         return f"<Server {self.address}{', closed' if self.closed else ''}>"
 
@@ -142,8 +154,11 @@ class Server(Closing):
                 ).start()
 
     def _serve(self, connection: Any) -> None:
-        session = _Session(connection, self._host, self._secret, self._stored)
+        session = _Session(connection, self)
         with self._changed:
+            if self._listener.closed:
+                connection.close()
+                return
             self._sessions.add(session)
         try:
             session.run()
@@ -151,24 +166,79 @@ class Server(Closing):
             session.close()
             with self._changed:
                 self._sessions.discard(session)
+                self._idle_since = time.monotonic()
                 self._changed.notify_all()
+
+    # ---- sessions and pools ----------------------------------------------------------------------
+
+    def stored(self, key: str) -> tuple[Buffer, Buffer] | None:
+        """The data set of `store`. Internal."""
+        return self._stored.get(key)
+
+    def enter(self, session: _Session, key: str, title: str, size: int) -> bool:
+        """Give a session a pool; return whether the session must open the pool. Internal.
+
+        A session without a key has a pool of its own. While another session opens the pool of the
+        key, this one waits.
+
+        Raises
+        ------
+        Closed
+            The session was closed.
+        """
+        with self._changed:
+            while not session.closed:
+                pool = self._shared.get(key)
+                if pool is None or pool.spent:
+                    session.pool = _Pool(self._host, self._secret, title, size)
+                    session.pool.add(session)
+                    if key:
+                        session.unlike = any(map(session.pool.is_unlike, self._shared.values()))
+                        self._shared[key] = session.pool
+                    return True
+                if pool.is_open and pool.add(session):
+                    session.pool = pool
+                    return False
+                self._changed.wait()
+            raise Closed("the server was closed", "remote")
+
+    def opened(self) -> None:
+        """Wake the sessions that wait for a pool. Internal."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def leave(self, session: _Session) -> None:
+        """Take a session out of its pool, and close the pool behind the last one. Internal."""
+        with self._changed:
+            session.closed = True
+            pool, session.pool = session.pool, None
+            last = pool is not None and pool.remove(session)
+            if last:
+                self._shared = {k: each for k, each in self._shared.items() if each is not pool}
+            self._changed.notify_all()
+        if pool is not None and last:
+            pool.close()
 
 
 class _Worker:
-    """One of a session's workers: a process, or the one that replaces it."""
+    """A worker process of a pool."""
 
     def __init__(self, number: int, place: int) -> None:
-        self.number = number  # unique in the session
+        self.number = number  # unique in the pool
         self.place = place
         self.started: Started | None = None
         self.link = -1
         self.status = -1  # a file in memory: which ticket it runs
-        self.ready = False
+        self.port = 0  # 0: it is not ready
+        self.local = ""
 
-    def status_words(self) -> tuple[int, int]:
-        """The place of the ticket that it runs, or ran when it ended, plus 1; and the call."""
+    def status_words(self) -> tuple[int, int, int]:
+        """The ticket that it runs, or ran when it ended, and the call.
+
+        The number of the ticket's session, and the ticket's place + 1 there; 0: no ticket.
+        """
         running, call = struct.unpack("=QQ", os.pread(self.status, 16, 0))
-        return running, call
+        return running >> 32, running & 0xFFFFFFFF, call
 
     def close(self) -> None:
         if self.started is not None:
@@ -179,21 +249,28 @@ class _Worker:
                 os.close(fd)
 
 
-class _Session:
-    """One Loader's connection and worker processes.
+class _Pool:
+    """A data set, and the worker processes that have it: for one session, or several.
 
-    States: made -> open (``run`` got the data set) -> closed (the connection ended, or `close`).
+    States: made -> open (`open` got the data set) -> spent (its processes cannot start: it takes no
+    other sessions) -> closed (behind its last session).
+
+    A process: started -> ready (it has an address) -> ended; another one is started in its place.
+
+    Lock order: the server's, then the pool's. Messages are sent with the pool's lock, so that each
+    session gets those of a worker in their order.
     """
 
-    def __init__(
-        self, connection: Any, host: str, secret: bytes, stored: dict[str, tuple[Buffer, Buffer]]
-    ) -> None:
-        self._connection = connection
+    def __init__(self, host: str, secret: bytes, title: str, size: int) -> None:
+        self.title = title
+        self.size = size
+        self.is_open = self.spent = False
         self._host = host
         self._secret = secret
-        self._stored = stored
         self._lock = threading.RLock()
         self._closed = False
+        self._sessions: dict[int, _Session] = {}
+        self._next_session = 0
         self._workers: dict[int, _Worker] = {}
         self._next_number = 0
         self._false_starts: dict[int, int] = {}  # by place, in a row
@@ -204,50 +281,54 @@ class _Session:
         self._settings: dict[str, Any] = {}
         self._first = 0
 
-    def run(self) -> None:
-        """Serve the Loader until its connection ends."""
-        try:
-            message, body = messages.receive(self._connection, _OPEN_S)
-            if not self._open(message, body):
+    def is_unlike(self, other: _Pool) -> bool:
+        """Whether the data sets may be meant to be equal, but are not."""
+        return self.title == other.title and self.size == other.size
+
+    # ---- sessions --------------------------------------------------------------------------------
+
+    def add(self, session: _Session) -> bool:
+        """Give a session a number and the workers that are ready; False: the pool is spent."""
+        with self._lock:
+            if self.spent:
+                return False
+            session.number = self._next_session
+            self._next_session += 1
+            self._sessions[session.number] = session
+            for worker in self._workers.values():
+                if worker.port:
+                    session.name(worker)
+            return True
+
+    def remove(self, session: _Session) -> bool:
+        """Return whether the session was the last one."""
+        with self._lock:
+            self._sessions.pop(session.number)
+            return not self._sessions
+
+    # ---- processes -------------------------------------------------------------------------------
+
+    def open(
+        self, payload: Buffer, files: Buffer, first: int, count: int, settings: dict[str, Any]
+    ) -> None:
+        """Start the processes with this data set."""
+        with self._lock:
+            if self._closed or self.is_open:
                 return
-            while True:
-                message, body = messages.receive(self._connection)
-                if message.get("do") == "update":
-                    self._update(int(message["version"]), set(message["keep"]), body)
-                elif message.get("do") == "replace":
-                    self._end(int(message["worker"]))
-                elif message.get("do") == "have":
-                    paths = [str(path) for path in message["paths"]]
-                    self._tell(do="files", paths=paths, there=list(map(os.path.exists, paths)))
-        except (Error, OSError, KeyError, ValueError, TypeError):
-            return  # the Loader has ended, or what it sends is no message
-
-    def _open(self, message: dict[str, Any], body: bytes) -> bool:
-        from .. import __version__
-
-        if message.get("version") != __version__:
-            self._tell(
-                do="refused",
-                why=f"the server runs penstock {__version__}, and the Loader "
-                f"{message.get('version')}: install the same version on all hosts",
-            )
-            return False
-        if message["key"]:
-            payload, files = self._stored[message["key"]]
-        else:
-            size = int(message["sizes"][0])
-            payload, files = memoryview(body)[:size], memoryview(body)[size:]
-        self._payload = _memory_file("penstock-dataset", payload)
-        self._files = _memory_file("penstock-files", files)
-        self._first = int(message["first"])
-        self._settings = {
-            **message["settings"],
-            "host": self._host,
-            "secret": self._secret.hex(),
-        }
-        for place in range(int(message["workers"])):
-            self._start(place)
-        return True
+            self._payload = _memory_file("penstock-dataset", payload)
+            self._files = _memory_file("penstock-files", files)
+            self._first = first
+            self._settings = {**settings, "host": self._host, "secret": self._secret.hex()}
+            self.is_open = True
+        try:
+            for place in range(count):
+                self._start(place)
+        except BaseException:  # no memory, descriptors or threads: the Loaders try again
+            with self._lock:
+                self.spent = True
+                for session in self._sessions.values():
+                    session.cut()
+            raise
 
     def _start(self, place: int) -> None:
         with self._lock:
@@ -283,70 +364,75 @@ class _Session:
         ).start()
 
     def _watch(self, worker: _Worker) -> None:
-        """Pass on what a worker process says, until it ends; then start another one."""
+        """Pass on the messages of a worker process, until it ends; then start another one."""
         failed = False
         while (said := _engine.link_next(worker.link)) is not None:
             kind, data = said
             if kind == "address":
-                worker.ready = self._served = True
                 network, _, local = data.decode().partition(" ")
-                port = int(network.rpartition(":")[2])
-                self._tell(do="worker", worker=worker.number, port=port, local=local)
+                with self._lock:
+                    self._served = True
+                    worker.port, worker.local = int(network.rpartition(":")[2]), local
+                    for session in self._sessions.values():
+                        session.name(worker)
             elif kind == "failed":
                 failed = True
-                self._tell(data, do="failed", worker=worker.number)
+                self._spend(data, do="failed", worker=worker.number)
         assert worker.started is not None
         status = worker.started.wait(10.0)
         how = describe_exit(status or 0)
         with self._lock:
             self._workers.pop(worker.number, None)
             last_words = worker.started.said()
-            running, call = worker.status_words()
+            number, running, call = worker.status_words()
             worker.close()
             if self._closed or failed:
                 return
-        self._tell(do="ended", worker=worker.number, how=how, running=running, call=call)
-        count = 0 if worker.ready else self._false_starts.get(worker.place, 0) + 1
+            for session in self._sessions.values():
+                ran = running if session.number == number else 0
+                session.send(
+                    do="ended", worker=worker.number, how=how, running=ran, call=call if ran else 0
+                )
+        count = 0 if worker.port else self._false_starts.get(worker.place, 0) + 1
         self._false_starts[worker.place] = count
         if count >= (_MOST_FALSE_STARTS_LATER if self._served else _MOST_FALSE_STARTS):
-            self._tell(do="hopeless", how=how, said=last_words)
+            self._spend(do="hopeless", how=how, said=last_words)
             return
-        with contextlib.suppress(Exception):  # the Loader sees that the worker ended
+        with contextlib.suppress(Exception):  # the Loaders see that the worker ended
             self._start(worker.place)
 
-    def _update(self, version: int, keep: set[int], body: bytes) -> None:
+    def _spend(self, body: bytes = b"", **message: Any) -> None:
         with self._lock:
+            self.spent = True
+            for session in self._sessions.values():
+                session.send(body, **message)
+
+    def update(self, version: int, keep: set[int], body: bytes) -> None:
+        """Send changed attributes of the data set to the processes."""
+        with self._lock:
+            if self._closed:
+                return
             for superseded in [v for v in self._updates if v not in keep]:
                 os.close(self._updates.pop(superseded))
             fd = self._updates[version] = _memory_file("penstock-update", body)
             for worker in self._workers.values():
                 _engine.link_send_update(worker.link, version, fd)
 
-    def _end(self, number: int) -> None:
+    def end(self, number: int) -> None:
+        """Kill a worker process, unless it has ended: another one takes its place."""
         with self._lock:
             worker = self._workers.get(number)
             if worker is not None and worker.started is not None:
                 worker.started.kill()
 
-    def leave(self) -> None:
-        """Tell the Loader to give no more tickets."""
-        self._tell(do="leaving")
-
-    def _tell(self, body: bytes = b"", **message: Any) -> None:
-        with contextlib.suppress(Closed, Timeout):  # run() sees that the Loader is gone
-            messages.send(self._connection, body, **message)
-
     def close(self) -> None:
-        """Close the connection, and end the worker processes."""
+        """End the processes."""
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
             workers = list(self._workers.values())
             for worker in workers:
                 if worker.started is not None:
                     worker.started.kill()
-        self._connection.close()
         for worker in workers:
             with contextlib.suppress(Closed):  # _watch has closed the handle
                 if worker.started is not None:
@@ -358,6 +444,99 @@ class _Session:
                     os.close(fd)
             self._payload = self._files = -1
             self._updates.clear()
+
+
+class _Session:
+    """The connection of one Loader.
+
+    States: made -> in a pool (`run` read the Loader's first message) -> closed (the connection
+    ended, or `close`). `pool` and `closed` change with the server's lock.
+    """
+
+    def __init__(self, connection: Any, server: Server) -> None:
+        self.pool: _Pool | None = None
+        self.number = 0  # in the pool
+        self.closed = False
+        self.unlike = False  # a pool of the server has a data set that may be meant to be equal
+        self._connection = connection
+        self._server = server
+
+    def run(self) -> None:
+        """Serve the Loader until its connection ends."""
+        try:
+            head, _ = messages.receive(self._connection, _OPEN_S)
+            if not self._open(head):
+                return
+            while (pool := self.pool) is not None:
+                message, body = messages.receive(self._connection)
+                if message.get("do") == "dataset":
+                    size = int(message["size"])
+                    self._fill(pool, head, memoryview(body)[:size], memoryview(body)[size:])
+                elif message.get("do") == "update":
+                    pool.update(int(message["version"]), set(message["keep"]), body)
+                elif message.get("do") == "replace":
+                    pool.end(int(message["worker"]))
+                elif message.get("do") == "have":
+                    paths = [str(path) for path in message["paths"]]
+                    self.send(do="files", paths=paths, there=list(map(os.path.exists, paths)))
+                del message, body  # a data set is large
+        except (Error, OSError, KeyError, ValueError, TypeError):
+            return  # the Loader has ended, or its bytes are no message
+
+    def _open(self, head: dict[str, Any]) -> bool:
+        from .. import __version__
+
+        if head.get("version") != __version__:
+            self.send(
+                do="refused",
+                why=f"the server runs penstock {__version__}, and the Loader "
+                f"{head.get('version')}: install the same version on all hosts",
+            )
+            return False
+        key, title, size = str(head["share"]), str(head["title"]), int(head["size"])
+        opens = self._server.enter(self, key, title, size)
+        pool = self.pool
+        if not opens or pool is None:
+            return pool is not None
+        if self.unlike:
+            self.send(do="unlike")
+        stored = self._server.stored(head["key"])
+        if stored is None:
+            self.send(do="send")
+        else:
+            self._fill(pool, head, *stored)
+        return True
+
+    def _fill(self, pool: _Pool, head: dict[str, Any], payload: Buffer, files: Buffer) -> None:
+        pool.open(payload, files, int(head["first"]), int(head["workers"]), head["settings"])
+        self._server.opened()
+
+    def name(self, worker: _Worker) -> None:
+        """Name a worker that is ready to the Loader."""
+        self.send(
+            do="worker",
+            worker=worker.number,
+            port=worker.port,
+            local=worker.local,
+            loader=self.number,
+        )
+
+    def cut(self) -> None:
+        """End the connection: `run` returns."""
+        self._connection.close()
+
+    def leave(self) -> None:
+        """Ask the Loader to give no more tickets."""
+        self.send(do="leaving")
+
+    def send(self, body: bytes = b"", **message: Any) -> None:
+        with contextlib.suppress(Closed, Timeout):  # run() sees that the Loader has ended
+            messages.send(self._connection, body, **message)
+
+    def close(self) -> None:
+        """Close the connection, and leave the pool. Any thread, more than once."""
+        self.cut()
+        self._server.leave(self)
 
 
 def _memory_file(name: str, data: Buffer) -> int:

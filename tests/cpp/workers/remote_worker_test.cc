@@ -130,6 +130,27 @@ TEST(RemoteWorker, the_status_says_which_ticket_and_call_is_run) {
   EXPECT_EQ(status->running.load(), 0u);
 }
 
+TEST(RemoteWorker, the_status_names_the_consumer_of_the_ticket) {
+  RemoteStatus* status = nullptr;
+  uint64_t running = 0;
+  RemoteWorld world([&](const Ticket&, Slot& slot) {
+    running = status->running.load();
+    finish_packet(slot, "");
+  });
+  status = &world.turn->status();
+  auto [ours, theirs] = connected();
+  RemoteService service(std::move(theirs), {kRemotePlaces, 8, 5}, *world.turn);
+  std::thread serving([&] { service.serve(world.runner); });
+  world.worker->cut();
+  world.worker = std::make_unique<RemoteWorker>(*world.ring, world.arena, std::move(ours));
+  world.run(world.post(0));
+  EXPECT_EQ(running >> 32, 5u);
+  EXPECT_EQ(running & 0xffffffff, 2u);  // the place, plus 1
+  EXPECT_EQ(running, RemoteStatus::running_word(5, 1));
+  world.worker->cut();
+  serving.join();
+}
+
 TEST(RemoteWorker, a_ticket_whose_connection_is_cut_is_opened_again) {
   std::atomic<bool> begun{false}, go_on{false};
   RemoteWorld world([&](const Ticket&, Slot& slot) {
