@@ -178,10 +178,12 @@ void ReplicaLog::serve(net::Connection& connection, uint64_t follower, uint64_t 
     entries_.clear();
     changed_.notify_all();
   };
+  // Outlive the thread that sends them.
+  uint64_t number = 0;
+  std::unique_ptr<const ShardCheckpoint> state;
   std::thread sending;
   try {
-    uint64_t number = 0;
-    const std::unique_ptr<const ShardCheckpoint> state = copy([&] {
+    state = copy([&] {
       const std::lock_guard lock(mutex_);
       check_open();
       attached_ = true;
