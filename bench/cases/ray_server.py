@@ -1,9 +1,11 @@
 """A parameter server over four nodes of Ray: one worker pushes 10 M floats and pulls the weights.
 
 The nodes are on this machine, at addresses of the loopback device; the worker is on the first. Each
-entry has a quarter of the weights on each node, or in each process. The peers push and pull by one
-call of each quarter, all at the same time. A worker of penstock reads a quarter of its own node in
-place, as Ray's does; the others come over TCP.
+entry has a quarter of the weights on each node, or in each process. All push and pull by one call
+of each quarter, all at the same time. A worker of penstock reads a quarter of its own node in
+place, as Ray's does; the others come over TCP. The limit does the same without a server: plain
+sockets of as many processes, a thread of the worker for each quarter, and one pass of the update
+over each; its own quarter is updated and copied in memory.
 
 `ray_server_tls` is the same encrypted, beside plain. AES-GCM takes time of both ends, which are on
 one machine here. Its limit is a plain round during which two threads seal and open as many bytes in
@@ -17,6 +19,7 @@ import ctypes
 import ctypes.util
 import multiprocessing
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +37,7 @@ RATE, VALUE, WARM = 0.01, 1e-3, 3
 THREADS = 2  # that seal and open
 STORE_BYTES = 300 << 20
 OURS = "penstock.ray.parameter_server"
+SOCKETS = "limit: plain sockets and one pass"
 ENCRYPTED, TWICE = "the same, encrypt=True", "the same, replicas=2"
 LIMIT = "limit: sealed and opened in memory alone"
 
@@ -99,8 +103,7 @@ def ours(size: Size, replicas: int = 1, encrypt: bool = False, seals: bool = Fal
             client.gradients["w"][:] = VALUE
 
             def one_round() -> None:
-                client.push(client.gradients)
-                client.pull()
+                client.push_pull(client.gradients)
                 wait_sealed()
 
             found = measured(size, one_round)
@@ -168,6 +171,76 @@ CASE.entry(TWICE, "ours", "acknowledged on two nodes")(partial(ours, replicas=2)
 TLS_CASE.entry(ENCRYPTED, "ours", "TLS 1.3, AES-128-GCM")(partial(ours, encrypt=True))
 TLS_CASE.entry(OURS, "ours")(ours)
 TLS_CASE.entry(LIMIT, "limit", "a plain round meanwhile")(partial(ours, seals=True))
+
+
+# ---- the limit of the same run -------------------------------------------------------------------
+
+
+def _serve_plain(address: str, port: Any, floats: int) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    weights, gradient = torch.zeros(floats), torch.zeros(floats)
+    with socket.create_server((address, 0)) as listening:
+        port.send(listening.getsockname())
+        line, _ = listening.accept()
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with line:
+        while _received(line, gradient):
+            weights.add_(gradient, alpha=-RATE)
+            line.sendall(memoryview(weights.numpy()).cast("B"))
+
+
+def _received(line: socket.socket, into: Any) -> bool:
+    left = memoryview(into.numpy()).cast("B")
+    while left:
+        count = line.recv_into(left, 0, socket.MSG_WAITALL)
+        if count == 0:
+            return False
+        left = left[count:]
+    return True
+
+
+@CASE.entry(SOCKETS, "limit", "a thread of the worker for each quarter")
+def plain_sockets(size: Size) -> Figures:
+    import torch
+
+    torch.set_num_threads(1)
+    context = multiprocessing.get_context("spawn")
+    quarter = size.floats // NODES
+    gradients = torch.full((size.floats,), VALUE).split(quarter)
+    pulled = torch.zeros(size.floats).split(quarter)
+    own = torch.zeros(quarter)
+    servers, lines = [], []
+    for address in ADDRESSES[1:]:
+        here, there = context.Pipe()
+        servers.append(context.Process(target=_serve_plain, args=(address, there, quarter)))
+        servers[-1].start()
+        lines.append(socket.create_connection(here.recv()))
+        lines[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def exchange(number: int) -> None:
+        if number == 0:
+            own.add_(gradients[0], alpha=-RATE)
+            pulled[0].copy_(own)
+            return
+        line = lines[number - 1]
+        line.sendall(memoryview(gradients[number].numpy()).cast("B"))
+        expect(_received(line, pulled[number]), "a server ended")
+
+    with ThreadPoolExecutor(NODES) as threads:
+
+        def one_round() -> None:
+            for _ in threads.map(exchange, range(NODES)):
+                pass
+
+        found = measured(size, one_round)
+    check(size, torch.cat(pulled).numpy())
+    for line in lines:
+        line.close()
+    for server in servers:
+        server.join()
+    return found
 
 
 # ---- peers ---------------------------------------------------------------------------------------

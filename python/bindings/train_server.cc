@@ -52,11 +52,11 @@ void make_server(Server* made, const Slab& parameters, const Optimizer& optimize
 }
 
 template <class Gradients>
-nb::tuple pushed(ParameterClient& client, const Gradients& gradients) {
+nb::tuple pushed(ParameterClient& client, const Gradients& gradients, const Slab* into) {
   ParameterClient::Pushed pushed;
   {
     WithoutGil unlocked;
-    pushed = client.push(gradients);
+    pushed = into == nullptr ? client.push(gradients) : client.push_pull(gradients, *into);
   }
   return nb::make_tuple(pushed.applied, pushed.lapsed, nb::cast(pushed.versions));
 }
@@ -188,17 +188,21 @@ void bind_train_server(nb::module_& m) {
       .def("pull", &ParameterClient::pull, nb::arg("into"), Unlocked())
       .def(
           "push",
-          [](ParameterClient& client, const Slab& gradients) { return pushed(client, gradients); },
-          nb::arg("gradients"),
-          nb::sig("def push(self, gradients: Slab) -> tuple[bool, bool, list[int]]"))
+          [](ParameterClient& client, const Slab& gradients, const Slab* into) {
+            return pushed(client, gradients, into);
+          },
+          nb::arg("gradients"), nb::arg("into").none() = nb::none(),
+          nb::sig("def push(self, gradients: Slab, into: Slab | None = None) -> tuple[bool, bool, "
+                  "list[int]]"))
       .def(
           "push_parts",
-          [](ParameterClient& client, const nb::list& parts) {
+          [](ParameterClient& client, const nb::list& parts, const Slab* into) {
             const PartsOfList given(parts);
-            return pushed(client, given.parts());
+            return pushed(client, given.parts(), into);
           },
-          nb::arg("parts"),
-          nb::sig("def push_parts(self, parts: list) -> tuple[bool, bool, list[int]]"))
+          nb::arg("parts"), nb::arg("into").none() = nb::none(),
+          nb::sig("def push_parts(self, parts: list, into: Slab | None = None) -> tuple[bool, "
+                  "bool, list[int]]"))
       .def("stats", &ParameterClient::stats, Unlocked())
       .def("beat", &ParameterClient::beat, Unlocked())
       .def_prop_ro("lease", &ParameterClient::lease)

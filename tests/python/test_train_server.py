@@ -150,6 +150,32 @@ def test_a_step_pulls_computes_and_pushes():
         assert client.stats()[0]["version"] == 4
 
 
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+def test_push_pull_returns_weights_with_the_push(listen):
+    with served(listen=listen) as server, train.connect(server.addresses) as client:
+        ones = {name: np.full(shape, -1) for name, shape in BLOCKS.items()}
+        assert client.push_pull(ones)
+        for array in client.parameters.values():
+            assert (array == 1).all()
+        assert client.parameters.version == 1
+        other = train.Parameters(BLOCKS)
+        client.gradients.zero()
+        assert client.push_pull(client.gradients, other)
+        assert other.version == 2
+        assert client.push_pull({"w": train.Rows([1], np.full((1, 30), -5.0))}, other)
+        assert (other["w"][1] == 6).all()
+        assert (other["w"][0] == 1).all()
+        assert client.sequence == 3
+        for gradients, into, text in [
+            (client.gradients, client.gradients, "give another slab"),
+            (client.gradients, np.zeros(3), "into"),
+            (3, other, "give a slab or a dict"),
+        ]:
+            with pytest.raises(penstock.InvalidArgument, match=text):
+                client.push_pull(gradients, into)
+        assert client.sequence == 3
+
+
 def test_synchronous_training_is_one_large_batch():
     with served(staleness=0, workers=2) as server:
 

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "penstock/base/os.h"
+
 namespace penstock::train {
 
 GradientPool::Buffer::Buffer(GradientPool& pool, size_t floats)
@@ -27,7 +29,10 @@ std::unique_ptr<GradientPool::Floats> GradientPool::take(size_t floats) {
   }
   try {
     if (taken == nullptr) taken = std::make_unique<Floats>();
-    if (taken->size() < floats) taken->resize(floats);
+    if (taken->size() < floats) {
+      taken->resize(floats);
+      os::collapse_huge_pages(taken->data(), floats * sizeof(float));
+    }
   } catch (...) {
     give_back(nullptr);
     throw;

@@ -268,11 +268,15 @@ std::vector<uint64_t> ParameterClient::pull(const Slab& into) {
         const Range range = link.range();
         versions[i] = link.end_pull(into.values().subspan(range.begin, range.size()));
       });
-  if (compensated_) {
-    if (!base_) base_ = Slab::make(*layout_, Slab::Kind::kShared);
-    base_->copy_from(into);
-  }
+  keep_base(into);
   return versions;
+}
+
+// For delay compensation.
+void ParameterClient::keep_base(const Slab& pulled) {
+  if (!compensated_) return;
+  if (!base_) base_ = Slab::make(*layout_, Slab::Kind::kShared);
+  base_->copy_from(pulled);
 }
 
 // The gradients in memory that shards on this host can map.
@@ -285,6 +289,33 @@ const Slab& ParameterClient::as_shared(const Slab& gradients) {
 
 ParameterClient::Pushed ParameterClient::push(const Slab& gradients) {
   const auto lock = begin("push");
+  return push_all(gradients, nullptr);
+}
+
+ParameterClient::Pushed ParameterClient::push(std::span<const GradientPart> given) {
+  const auto lock = begin("push");
+  return push_all(given, nullptr);
+}
+
+ParameterClient::Pushed ParameterClient::push_pull(const Slab& gradients, const Slab& into) {
+  const auto lock = begin("push_pull");
+  layout_->require_equal(into.layout(), "push_pull", "this slab");
+  if (into.values().data() == gradients.values().data()) {
+    throw refuse("push_pull",
+                 "the weights would replace the gradients, which may be sent again; "
+                 "give another slab");
+  }
+  return push_all(gradients, &into);
+}
+
+ParameterClient::Pushed ParameterClient::push_pull(std::span<const GradientPart> given,
+                                                   const Slab& into) {
+  const auto lock = begin("push_pull");
+  layout_->require_equal(into.layout(), "push_pull", "this slab");
+  return push_all(given, &into);
+}
+
+ParameterClient::Pushed ParameterClient::push_all(const Slab& gradients, const Slab* into) {
   layout_->require_equal(gradients.layout(), "push", "the gradient");
   if (compensated_ && !base_)
     throw refuse("push", "delay compensation needs a pull before the first push");
@@ -332,12 +363,13 @@ ParameterClient::Pushed ParameterClient::push(const Slab& gradients) {
   if (!std::isfinite(squares) && non_finite_ == NonFinite::kRaise) {
     throw refuse("push", "the gradient has numbers too large for float16");
   }
-  return send_to_all(parts, encoding, squares);
+  return send_to_all(parts, encoding, squares, into);
 }
 
-ParameterClient::Pushed ParameterClient::push(std::span<const GradientPart> given) {
-  const auto lock = begin("push");
+ParameterClient::Pushed ParameterClient::push_all(std::span<const GradientPart> given,
+                                                  const Slab* into) {
   parts_.set("push", *layout_, given);
+  if (into != nullptr) parts_.check_apart_from(*into);
   if (options_.encoding != Encoding::kFloat32) {
     throw refuse(
         "push",
@@ -369,12 +401,13 @@ ParameterClient::Pushed ParameterClient::push(std::span<const GradientPart> give
     }
     parts[i].gradient = encoded_[i];
   }
-  return send_to_all(parts, Encoding::kRuns, squares);
+  return send_to_all(parts, Encoding::kRuns, squares, into);
 }
 
 // After an exception the staging slab is dropped: a shard may still hold the push and read from it.
 ParameterClient::Pushed ParameterClient::send_to_all(std::vector<ShardLink::Push>& parts,
-                                                     Encoding encoding, double squares) try {
+                                                     Encoding encoding, double squares,
+                                                     const Slab* into) try {
   const uint64_t base_number = base_ ? names_.number_of(*base_) : 0;
   ++sequence_;
   Pushed pushed;
@@ -401,14 +434,18 @@ ParameterClient::Pushed ParameterClient::send_to_all(std::vector<ShardLink::Push
           part.base_slab = link.local() ? &*base_ : nullptr;
           part.base_number = base_number;
         }
-        link.send_push(part);
+        link.send_push(part, into != nullptr);
       },
       [&](ShardLink& link, size_t i) {
-        const Shard::Answer answer = link.receive_push();
+        const Range range = link.range();
+        const Shard::Answer answer =
+            into == nullptr ? link.receive_push()
+                            : link.receive_push(into->values().subspan(range.begin, range.size()));
         pushed.versions[i] = answer.version;
         pushed.applied = pushed.applied && answer.outcome == Outcome::kApplied;
         pushed.lapsed = pushed.lapsed || answer.outcome == Outcome::kLapsed;
       });
+  if (into != nullptr) keep_base(*into);
   return pushed;
 } catch (...) {
   staging_.reset();

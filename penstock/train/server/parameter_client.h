@@ -82,6 +82,12 @@ class ParameterClient {
   // GradientParts::set(), and for a client that compresses or a server with delay compensation;
   // then nothing was sent.
   Pushed push(std::span<const GradientPart> parts);
+  // Pushes, and pulls weights that have the push, in one exchange with each shard: a shard sends
+  // its weights as soon as it has decided on the push, while others still receive theirs. `into`
+  // must not share memory with the gradients. Pushed::versions are those of the weights, as of
+  // pull(). Errors of both.
+  Pushed push_pull(const Slab& gradients, const Slab& into);
+  Pushed push_pull(std::span<const GradientPart> parts, const Slab& into);
 
   // Tells all shards that this worker is alive, so that its lease does not expire during a long
   // step; reconnects to shards that were restarted. Does nothing during another call, which is a
@@ -107,7 +113,12 @@ class ParameterClient {
   void leave_all();
   void check_shards();
   const Slab& as_shared(const Slab& gradients);
-  Pushed send_to_all(std::vector<ShardLink::Push>& parts, Encoding encoding, double squares);
+  // With `into` they also pull. REQUIRED: begin() was called.
+  Pushed push_all(const Slab& gradients, const Slab* into);
+  Pushed push_all(std::span<const GradientPart> parts, const Slab* into);
+  Pushed send_to_all(std::vector<ShardLink::Push>& parts, Encoding encoding, double squares,
+                     const Slab* into);
+  void keep_base(const Slab& pulled);
 
   ClientOptions options_;
   const pid_t pid_;

@@ -174,7 +174,7 @@ void ShardLink::register_slab(const Slab& slab, uint64_t number) {
 
 // ---- pushes and pulls ---------------------------------------------------------------------------
 
-void ShardLink::send_push(const Push& push) {
+void ShardLink::send_push(const Push& push, bool pulls) {
   if (push.slab != nullptr) register_slab(*push.slab, push.slab_number);
   if (push.base_slab != nullptr) register_slab(*push.base_slab, push.base_number);
   wire::PushHead head;
@@ -198,15 +198,22 @@ void ShardLink::send_push(const Push& push) {
   wire::append(bytes, head);
   if (in_doubt_ != push.sequence) in_doubt_ = 0;
   asked_ = push.sequence;
-  ask(wire::Ask::kPush, bytes, body);
+  // On the same host the weights are read from the shard's memory.
+  const bool answered_with_weights = pulls && !connection_->local();
+  ask(answered_with_weights ? wire::Ask::kPushPull : wire::Ask::kPush, bytes, body);
 }
 
-Shard::Answer ShardLink::receive_push() {
+// The push is acknowledged before the weights come: if they do not, the push is repeated, and
+// answered from the shard's ledger.
+Shard::Answer ShardLink::receive_push(std::optional<std::span<float>> pulled) {
   const Answer said = answer(server_.holds != 0 ? kForEver : wait_s_);
   pulls_ = pulled_ns_ = 0;
   decided_ = std::exchange(asked_, 0);
   in_doubt_ = 0;
-  return {said.head.outcome, said.head.version};
+  if (!pulled) return {said.head.outcome, said.head.version};
+  if (!connection_->local()) return {said.head.outcome, weights_body(said, *pulled)};
+  begin_pull();
+  return {said.head.outcome, end_pull(*pulled)};
 }
 
 void ShardLink::begin_pull() {
@@ -223,7 +230,10 @@ uint64_t ShardLink::end_pull(std::span<float> into) {
     ++pulls_;
     return base_version_ = now.version;
   }
-  const Answer said = answer(wait_s_);
+  return weights_body(answer(wait_s_), into);
+}
+
+uint64_t ShardLink::weights_body(const Answer& said, std::span<float> into) {
   if (said.body_bytes != into.size_bytes())
     throw damaged_answer(address_, "weights of another size");
   connection_->receive_body(std::as_writable_bytes(into));

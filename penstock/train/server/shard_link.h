@@ -84,8 +84,10 @@ class ShardLink {
     const Slab* base_slab = nullptr;  // slab with the whole base weights
     uint64_t base_number = 0;
   };
-  void send_push(const Push& push);
-  Shard::Answer receive_push();
+  void send_push(const Push& push, bool pulls = false);
+  // With `pulls` in send_push(): also receives weights that have the push. The answer then has
+  // their version, as end_pull().
+  Shard::Answer receive_push(std::optional<std::span<float>> pulled = {});
 
   // Pulls this shard's weights into `into`. begin_pull() sends the request (nothing on the same
   // host), end_pull() receives them. Returns a version that the weights have at least.
@@ -112,6 +114,7 @@ class ShardLink {
            std::span<const std::span<const std::byte>> body = {}, int descriptor = -1);
   Answer answer(double wait_s);
   std::string text_body(uint64_t bytes);
+  uint64_t weights_body(const Answer& said, std::span<float> into);
   void register_slab(const Slab& slab, uint64_t number);
 
   const std::shared_ptr<ShardResolver> resolver_;

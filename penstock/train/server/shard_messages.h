@@ -27,6 +27,7 @@ enum class Ask : uint32_t {
   // FollowHead -> StateHead; body: record, weights, optimizer state. From then on the shard sends
   // entries (EntryHead, rows, PartHeads; body: the parts), and gets an EntryAck for each message.
   kFollow = 9,
+  kPushPull = 10,  // as kPush                          -> body: weights that have the push
 };
 
 struct AskHead {

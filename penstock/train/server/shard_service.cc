@@ -77,14 +77,16 @@ class ShardService::Session {
     ByteReader head = wire::reader(message.head, "shard");
     const auto ask = head.get<wire::AskHead>();
     if (ask.magic != wire::AskHead::kMagic) throw damaged("no message to a shard");
-    if (ask.ask != wire::Ask::kPush && message.body_bytes > 0) throw damaged("an unexpected body");
+    const bool pushes = ask.ask == wire::Ask::kPush || ask.ask == wire::Ask::kPushPull;
+    if (!pushes && message.body_bytes > 0) throw damaged("an unexpected body");
     switch (ask.ask) {
       case wire::Ask::kHello:
         return hello(head);
       case wire::Ask::kSlab:
         return register_slab(head, std::move(message.descriptor));
       case wire::Ask::kPush:
-        return push(head, message.body_bytes);
+      case wire::Ask::kPushPull:
+        return push(head, message.body_bytes, ask.ask == wire::Ask::kPushPull);
       case wire::Ask::kPull:
         return pull(head);
       case wire::Ask::kStats:
@@ -191,7 +193,7 @@ class ShardService::Session {
     send(ok(), {});
   }
 
-  void push(ByteReader& head, uint64_t body_bytes) {
+  void push(ByteReader& head, uint64_t body_bytes, bool pulls) {
     const auto push = head.get<wire::PushHead>();
     end(head);
     require_worker();
@@ -244,13 +246,19 @@ class ShardService::Session {
     wire::AnswerHead decided = ok();
     decided.outcome = answer.outcome;
     decided.version = answer.version;
-    send(decided, {});
+    if (!pulls) return send(decided, {});
+    buffer.reset();  // for other workers, while the weights are sent
+    send_weights(decided);
   }
 
   void pull(ByteReader& head) {
     end(head);
     require_worker();
-    const wire::AnswerHead answer = ok();  // version read before the floats
+    send_weights({});
+  }
+
+  void send_weights(wire::AnswerHead answer) {
+    answer.version = ok().version;  // read before the floats
     const auto weights = std::as_bytes(service_.view_->weights(service_.view_->current().copy));
     service_.shard_->pulled(worker_, weights.size());
     send(answer, {weights});

@@ -153,23 +153,58 @@ class ParameterClient(Closing):
             applied the push. If the server may hold pushes (``staleness``, ``workers``), the answer
             of a shard that has received the push is waited for without a limit.
         """
+        return self._push(gradients, None, "push")
+
+    def push_pull(
+        self, gradients: Slab | Mapping[str, Any | Rows], into: Slab | None = None
+    ) -> bool:
+        """Push, and pull weights that have the push, in one exchange with each shard.
+
+        A shard sends its weights as soon as it has decided on the push, while others still receive
+        theirs. So `push_pull` is faster than `push` and `pull` one after the other.
+
+        Parameters
+        ----------
+        gradients : Slab, or dict from every block's name to an array
+            As for `push`.
+        into : Slab, optional
+            As for `pull`. It must not share memory with the gradients.
+
+        Returns
+        -------
+        bool
+            As `push`. The weights are pulled in any case.
+
+        Raises
+        ------
+        InvalidArgument, NotFound, Closed, Timeout
+            As `push` and `pull`. After an error some of the target may be replaced.
+        """
+        target = self.parameters if into is None else into
+        engine_slab("into", target, "push_pull")
+        return self._push(gradients, target, "push_pull")
+
+    def _push(
+        self, gradients: Slab | Mapping[str, Any | Rows], target: Slab | None, operation: str
+    ) -> bool:
+        into = None if target is None else target._slab
         if isinstance(gradients, Slab):
             gradients._settle()
-            slab = gradients
-        elif isinstance(gradients, Mapping):
-            if any(isinstance(given, Rows) for given in gradients.values()):
-                parts, _ = parts_of(gradients, self.parameters, "push")
-                return self._count(*self._client.push_parts(parts))
-            slab = self.gradients
-            copy_all(slab, gradients, "push")
-        else:
+            pushed = self._client.push(gradients._slab, into)
+        elif not isinstance(gradients, Mapping):
             raise InvalidArgument(
                 f"gradients is a {type(gradients).__name__}; give a slab or a dict of arrays",
-                "push",
+                operation,
             )
-        return self._count(*self._client.push(slab._slab))
-
-    def _count(self, applied: bool, lapsed: bool, _: list[int]) -> bool:
+        elif any(isinstance(given, Rows) for given in gradients.values()):
+            parts, _ = parts_of(gradients, self.parameters, operation)
+            pushed = self._client.push_parts(parts, into)
+        else:
+            copy_all(self.gradients, gradients, operation)
+            pushed = self._client.push(self.gradients._slab, into)
+        applied, lapsed, versions = pushed
+        if isinstance(target, Parameters):
+            target.version = min(versions)
         self._lapses += lapsed
         self._skipped += not applied and not lapsed
         return applied

@@ -29,12 +29,12 @@ std::vector<Fault> cuts(uint32_t seed) {
 }
 
 struct Pushing {
-  bool encrypt, rows;
+  bool encrypt, rows, with_pull;  // with_pull: push_pull()
 };
 class ParameterNetwork : public ::testing::TestWithParam<Pushing> {};
 
 TEST_P(ParameterNetwork, every_push_counts_once_however_often_lines_are_cut) {
-  const auto [encrypt, of_rows] = GetParam();
+  const auto [encrypt, of_rows, with_pull] = GetParam();
   const Parameters parameters(Layout{{"w", {900}}, {"b", {7}}});
   ParameterServer server(parameters, Optimizer::sgd(1.0),
                          {.shards = kShards,
@@ -50,7 +50,7 @@ TEST_P(ParameterNetwork, every_push_counts_once_however_often_lines_are_cut) {
   }
   std::vector<std::thread> workers;
   for (size_t i = 0; i < kPushers; ++i) {
-    workers.emplace_back([&, encrypt = encrypt, of_rows = of_rows] {
+    workers.emplace_back([&, encrypt = encrypt, of_rows = of_rows, with_pull = with_pull] {
       ParameterClient client(addresses, {.secret = "a secret of tests", .encrypt = encrypt});
       std::vector<int64_t> every_second;
       for (int64_t row = 0; row < 900; row += 2) every_second.push_back(row);
@@ -59,8 +59,14 @@ TEST_P(ParameterNetwork, every_push_counts_once_however_often_lines_are_cut) {
       const Slab gradient = Slab::make(client.layout()), weights = Slab::make(client.layout());
       std::ranges::fill(gradient.values(), -1.0f);
       for (size_t round = 0; round < kPushesOfEach; ++round) {
-        EXPECT_TRUE((of_rows ? client.push({&some, 1}) : client.push(gradient)).applied);
-        client.pull(weights);
+        if (with_pull) {
+          EXPECT_TRUE((of_rows ? client.push_pull({&some, 1}, weights)
+                               : client.push_pull(gradient, weights))
+                          .applied);
+        } else {
+          EXPECT_TRUE((of_rows ? client.push({&some, 1}) : client.push(gradient)).applied);
+          client.pull(weights);
+        }
         // Never older than this worker's own pushes.
         EXPECT_GE(*std::ranges::min_element(weights.values()), 0.0f);
         EXPECT_GE(weights.values_of(weights.layout().at("w"))[0], static_cast<float>(round + 1));
@@ -82,11 +88,14 @@ TEST_P(ParameterNetwork, every_push_counts_once_however_often_lines_are_cut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Pushes, ParameterNetwork,
-                         ::testing::Values(Pushing{false, false}, Pushing{false, true},
-                                           Pushing{true, false}),
+                         ::testing::Values(Pushing{false, false, false},
+                                           Pushing{false, true, false}, Pushing{true, false, false},
+                                           Pushing{false, false, true}, Pushing{false, true, true},
+                                           Pushing{true, false, true}),
                          [](const auto& of) {
                            return std::string(of.param.rows ? "of_rows" : "whole") +
-                                  (of.param.encrypt ? "_encrypted" : "");
+                                  (of.param.encrypt ? "_encrypted" : "") +
+                                  (of.param.with_pull ? "_with_pull" : "");
                          });
 
 TEST(ParameterLines, a_slow_connection_affects_no_other) {

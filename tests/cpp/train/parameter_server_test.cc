@@ -121,6 +121,69 @@ TEST_P(Transports, delay_compensation_uses_the_pulled_weights) {
   EXPECT_EQ(world.weight("v", 69'999), -6);
 }
 
+TEST_P(Transports, a_push_with_a_pull_has_its_own_push_in_the_weights) {
+  World world(GetParam());
+  ParameterClient client(world.server.addresses(), world.quick());
+  const Slab weights = Slab::make(client.layout()), gradient = Slab::make(client.layout());
+  std::ranges::fill(gradient.values(), -1.0f);
+  for (uint64_t round = 1; round <= 5; ++round) {
+    const auto pushed = client.push_pull(gradient, weights);
+    EXPECT_TRUE(pushed.applied);
+    EXPECT_EQ(pushed.versions, std::vector<uint64_t>(3, round));
+    EXPECT_TRUE(std::ranges::all_of(
+        weights.values(), [&](float value) { return value == static_cast<float>(round); }));
+  }
+  const float step = -1;
+  const int64_t row = 69'999;
+  const GradientPart last{"v", {&step, 1}, true, {&row, 1}};
+  client.push_pull({&last, 1}, weights);
+  EXPECT_EQ(weights.values_of(weights.layout().at("v"))[69'999], 6);
+  EXPECT_EQ(weights.values_of(weights.layout().at("w"))[0], 5);
+  const auto stats = nlohmann::json::parse(world.server.stats());
+  EXPECT_EQ(stats[0]["pulls"], client.local() ? 5 : 6);  // a push counts the local pulls before it
+  message_of(Code::kInvalidArgument, [&] { client.push_pull(gradient, gradient); });
+  const GradientPart own{"b", weights.values_of(weights.layout().at("b"))};
+  message_of(Code::kInvalidArgument, [&] { client.push_pull({&own, 1}, weights); });
+  EXPECT_EQ(client.sequence(), 6u);
+}
+
+TEST_P(Transports, a_push_with_a_pull_waits_for_the_others_in_synchronous_mode) {
+  World world(GetParam(), {.staleness = 0, .workers = 2});
+  std::vector<std::thread> workers;
+  for (int i = 0; i < 2; ++i) {
+    workers.emplace_back([&, i] {
+      ParameterClient client(world.server.addresses(), world.quick());
+      const Slab weights = Slab::make(client.layout()), gradient = Slab::make(client.layout());
+      std::ranges::fill(gradient.values(), i == 0 ? -1.0f : -3.0f);
+      for (int round = 1; round <= 10; ++round) {
+        EXPECT_TRUE(client.push_pull(gradient, weights).applied);
+        const float mean = static_cast<float>(2 * round);
+        EXPECT_TRUE(
+            std::ranges::all_of(weights.values(), [&](float value) { return value == mean; }));
+      }
+    });
+  }
+  for (auto& worker : workers) worker.join();
+}
+
+TEST_P(Transports, delay_compensation_uses_the_weights_of_a_push_with_a_pull) {
+  World world(GetParam(), {.compensation = 0.5});
+  ParameterClient slow(world.server.addresses(), world.quick());
+  ParameterClient fast(world.server.addresses(), world.quick());
+  const Slab weights = Slab::make(slow.layout()), gradient = Slab::make(slow.layout());
+  slow.pull(weights);
+  fast.pull(weights);
+  slow.push_pull(gradient, weights);  // 0
+  std::ranges::fill(gradient.values(), -4.0f);
+  fast.push_pull(gradient, weights);  // w = 4
+  EXPECT_EQ(weights.values()[0], 4);
+  std::ranges::fill(gradient.values(), 2.0f);
+  slow.push_pull(gradient, weights);  // g + 0.5 g^2 (4 - 0) = 10
+  EXPECT_EQ(weights.values()[0], -6);
+  slow.push(gradient);  // no delay: 2
+  EXPECT_EQ(world.weight(), -8);
+}
+
 TEST_P(Transports, clipping_by_norm_is_over_all_shards) {
   World world(GetParam(), {}, Optimizer::sgd(1.0, {.clip_norm = 1}));
   ParameterClient client(world.server.addresses(), world.quick());
