@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # usage: second_chance.sh pytest PYTHON [arguments] | second_chance.sh ctest PRESET
-# Runs tests side by side, as many as there are cores (of Python's at most 8). With CI=true, tests that failed run once
+# Runs tests side by side, as many as there are cores, and of Python's half as many again (at most 8), because they wait
+# for processes and deadlines. With CI=true, tests that failed run once
 # more, one at a time, and only a second failure counts: many kill processes and wait for deadlines, and another tenant
 # of the machine may stop all of them for seconds. The log names those that tests/known_flaky.txt does not list.
 set -uo pipefail
@@ -18,7 +19,7 @@ case $runner in
     status=0
     failed=1
     for part in "${parts[@]}"; do
-      "$what" -m pytest -n $((cores < 8 ? cores : 8)) --dist worksteal "--frameworks=$part" "$@"
+      "$what" -m pytest -n $((cores < 5 ? cores + (cores + 1) / 2 : 8)) --dist worksteal "--frameworks=$part" "$@"
       found=$?
       if [ "$part $found" = "only 5" ]; then continue; fi # no framework is installed
       if [ $found -gt $failed ]; then exit $found; fi

@@ -36,7 +36,8 @@ def dataset() -> penstock.Dataset:
 
 def train_loop(config: dict[str, Any]) -> None:
     """Run on every rank."""
-    model = ray.train.torch.prepare_model(torch.nn.Linear(2, 1))
+    network = torch.nn.Linear(2, 1)
+    model = ray.train.torch.prepare_model(network)  # with one rank, the network itself
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     feed = penstock.ray.feed(dataset(), batch_size=BATCH, device="cpu")
     steps = seen = 0
@@ -45,7 +46,7 @@ def train_loop(config: dict[str, Any]) -> None:
         with checkpoint.as_directory() as folder:
             saved = torch.load(Path(folder, "model.pt"))
             feed.load_state_dict(json.loads(Path(folder, "feed.json").read_text()))
-        model.load_state_dict(saved["model"])
+        network.load_state_dict(saved["network"])
         steps, seen = saved["steps"], saved["seen"]
 
     def report(loss: torch.Tensor) -> None:
@@ -54,7 +55,7 @@ def train_loop(config: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             kept = None
             if ray.train.get_context().get_world_rank() == 0:
-                saved = {"model": model.state_dict(), "steps": steps, "seen": seen}
+                saved = {"network": network.state_dict(), "steps": steps, "seen": seen}
                 torch.save(saved, Path(folder, "model.pt"))
                 Path(folder, "feed.json").write_text(json.dumps(feed.state_dict()))
                 kept = ray.train.Checkpoint.from_directory(folder)

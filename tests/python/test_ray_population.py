@@ -109,7 +109,13 @@ def test_results_are_those_of_one_process(cluster: Any, data: Any) -> None:
         networks.train(data, steps=1)
 
 
-@pytest.mark.parametrize("data", [batches(), Shuffled(0.002)], ids=["shared", "own"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(batches(), id="shared"),
+        pytest.param(Shuffled(0.002), id="own", marks=pytest.mark.soak),
+    ],
+)
 def test_actors_that_are_killed_change_no_result(cluster: Any, data: Any) -> None:
     dice = random.Random(5)
     stop = threading.Event()
