@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # usage: second_chance.sh pytest PYTHON [arguments] | second_chance.sh ctest PRESET
 # Runs tests side by side, as many as there are cores, and of Python's half as many again (at most 8), because they wait
-# for processes and deadlines. With CI=true, tests that failed run once
-# more, one at a time, and only a second failure counts: many kill processes and wait for deadlines, and another tenant
-# of the machine may stop all of them for seconds. The log names those that tests/known_flaky.txt does not list.
+# for processes and deadlines. With CI=true, tests that failed run once more, one at a time, and only a second failure
+# counts: many kill processes, and another tenant of the machine may stop all of them for seconds. The log names those
+# that tests/known_flaky.txt does not list.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 runner=$1 what=$2
