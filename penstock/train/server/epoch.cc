@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -26,14 +27,19 @@ constexpr std::string_view kEpochEnd = ".epoch";
 
 constexpr size_t kMaxAssignmentBytes = 4096;
 
+// A file's contents before it has its name. One that is older was left by a process that was
+// killed.
+constexpr std::string_view kDraft = ".epoch-";
+constexpr std::chrono::hours kMaxDraftAge{1};
+
 std::string epoch_path(const std::string& folder, const std::string& role, uint64_t epoch) {
   return folder + "/" + role + "." + std::to_string(epoch) + std::string(kEpochEnd);
 }
 
-// Ascending.
-std::vector<uint64_t> epochs_of(const std::string& folder, const std::string& role) {
+// Ascending. With an error, some may be missing.
+std::vector<uint64_t> epochs_of(const std::string& folder, const std::string& role,
+                                std::error_code& error) {
   std::vector<uint64_t> found;
-  std::error_code error;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string path = entry->path().filename().string();
@@ -53,12 +59,24 @@ Error no_folder(const std::string& folder) {
   return Error(Code::kNotFound, kEpochs, "there is no folder " + folder);
 }
 
+void remove_old_drafts(const std::string& folder) {
+  std::error_code error, ignored;
+  const auto now = std::filesystem::file_time_type::clock::now();
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (!entry->path().filename().string().starts_with(kDraft)) continue;
+    const auto written = entry->last_write_time(ignored);
+    if (!ignored && now - written > kMaxDraftAge) std::filesystem::remove(entry->path(), ignored);
+  }
+}
+
 // Removes the files of epochs below `epoch`. False: there is a higher one, so that a process may
 // have removed the file of `epoch` before this process created it again; it is removed.
 bool settle_epoch(const std::string& folder, const std::string& role, uint64_t epoch) {
   sync_posix_folder(folder, kEpochs);
+  remove_old_drafts(folder);
   std::error_code ignored;
-  const std::vector<uint64_t> all = epochs_of(folder, role);
+  const std::vector<uint64_t> all = epochs_of(folder, role, ignored);
   if (!all.empty() && all.back() > epoch) {
     std::filesystem::remove(epoch_path(folder, role, epoch), ignored);
     return false;
@@ -87,7 +105,7 @@ std::optional<std::string> contents(const std::string& path) {
 bool create_with(const std::string& folder, const std::string& path, const std::string& text) {
   std::random_device device;
   const std::string draft =
-      folder + "/.epoch-" + std::to_string(uint64_t{device()} << 32 | device());
+      folder + "/" + std::string(kDraft) + std::to_string(uint64_t{device()} << 32 | device());
   const os::Fd file(
       open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!file) {
@@ -112,7 +130,8 @@ std::string shard_role(size_t shard) { return "shard-" + std::to_string(shard); 
 
 uint64_t claim_epoch(const std::string& folder, const std::string& role) {
   for (;;) {
-    const std::vector<uint64_t> before = epochs_of(folder, role);
+    std::error_code ignored;  // the file cannot be created then
+    const std::vector<uint64_t> before = epochs_of(folder, role, ignored);
     const uint64_t epoch = before.empty() ? 1 : before.back() + 1;
     const std::string path = epoch_path(folder, role, epoch);
     const os::Fd file(
@@ -127,17 +146,18 @@ uint64_t claim_epoch(const std::string& folder, const std::string& role) {
 }
 
 uint64_t newest_epoch(const std::string& folder, const std::string& role) {
-  const std::vector<uint64_t> epochs = epochs_of(folder, role);
+  std::error_code ignored;
+  const std::vector<uint64_t> epochs = epochs_of(folder, role, ignored);
   return epochs.empty() ? 0 : epochs.back();
 }
 
 Assignment newest_assignment(const std::string& folder, const std::string& role) {
   for (;;) {
     std::error_code error;
-    (void)std::filesystem::directory_iterator(folder, error);
+    const std::vector<uint64_t> epochs = epochs_of(folder, role, error);
     if (error) throw Error::from_errno(error.value(), kEpochs, "cannot read " + folder);
-    Assignment found{.epoch = newest_epoch(folder, role)};
-    if (found.epoch == 0) return found;
+    if (epochs.empty()) return {};
+    Assignment found{.epoch = epochs.back()};
     const std::string path = epoch_path(folder, role, found.epoch);
     const auto text = contents(path);
     if (!text) continue;  // a higher epoch has replaced it

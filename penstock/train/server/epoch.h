@@ -31,7 +31,8 @@ struct Assignment {
   bool operator==(const Assignment&) const = default;
 };
 
-// The newest assignment. An epoch that was claimed by claim_epoch() has zeros. Error kSystem: the
+// The newest assignment; an older one, or none, if another is made at this moment. An epoch that was
+// claimed by claim_epoch() has zeros. Error kSystem: the
 // folder cannot be read; kDataLoss: the file has been changed.
 Assignment newest_assignment(const std::string& folder, const std::string& role);
 

@@ -222,11 +222,14 @@ std::vector<std::string> HostedShard::addresses() const {
 
 bool HostedShard::fence() {
   if (options_.replicas == 2) {
+    uint64_t mine = 0;
     {
       const std::lock_guard lock(mutex_);
       if (!service_) return false;
+      mine = replicas_->epoch();
     }
     const Assignment now = assignment();
+    if (now.epoch < mine) return false;  // not the newest
     if (now.leader == id_ && now.server == options_.server) return false;
     close();
     return true;

@@ -146,7 +146,11 @@ bool ReplicaLog::make_assignment(uint64_t follower) {
       return true;
     }
     const Assignment newest = newest_assignment(folder_, role_);
-    if (newest.server != next.server || newest.leader != next.leader || newest.epoch < next.epoch) {
+    if (newest.epoch < next.epoch) {
+      throw Error(Code::kSystem, kReplicas,
+                  folder_ + " does not show the newest epoch of " + role_);
+    }
+    if (newest.server != next.server || newest.leader != next.leader) {
       state_ = State::kFenced;
       return false;
     }

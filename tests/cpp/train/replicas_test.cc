@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <limits>
@@ -260,6 +261,64 @@ TEST(ReplicasTest, while_an_assignment_is_in_doubt_pushes_wait) {
   pushing.join();
   places.wait_complete();
   EXPECT_EQ(places.count(*client), 3);
+}
+
+TEST(ReplicasTest, a_folder_that_comes_and_goes_never_has_no_assignment) {
+  const std::string folder = ::testing::TempDir() + "/comes-" + std::to_string(getpid());
+  const std::string away = folder + "-away";
+  std::filesystem::create_directories(folder);
+  ASSERT_TRUE(assign(folder, "shard-0", {.epoch = 1, .server = 7, .leader = 3}));
+  std::atomic<bool> stopping{false};
+  std::thread moving([&] {
+    while (!stopping.load()) {
+      std::filesystem::rename(folder, away);
+      std::filesystem::rename(away, folder);
+    }
+  });
+  uint64_t found = 0, errors = 0;
+  const Deadline end(20);
+  while ((found < 1000 || errors < 1000) && !end.passed()) {
+    try {
+      const Assignment newest = newest_assignment(folder, "shard-0");
+      EXPECT_EQ(newest, (Assignment{.epoch = 1, .server = 7, .leader = 3}));
+      ++found;
+    } catch (const Error& error) {
+      EXPECT_NE(error.code(), Code::kDataLoss) << error.what();
+      ++errors;
+    }
+  }
+  stopping.store(true);
+  moving.join();
+  EXPECT_GE(found, 1000u);
+  EXPECT_GE(errors, 1000u);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(ReplicasTest, a_leader_goes_on_when_the_folder_shows_no_newer_epoch) {
+  Places places({});
+  places.wait_complete();
+  const auto leader = places.at(0);
+  const uint64_t epoch = leader->epoch();
+  for (const auto& entry : std::filesystem::directory_iterator(places.folder())) {
+    std::filesystem::remove(entry.path());
+  }
+  EXPECT_FALSE(leader->fence());
+  const auto client = places.connect();
+  client->push(places.ones());
+  EXPECT_EQ(places.count(*client), 1);
+  EXPECT_EQ(leader->epoch(), epoch);
+}
+
+TEST(ReplicasTest, drafts_of_killed_processes_are_removed) {
+  const std::string folder = ::testing::TempDir() + "/drafts-" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  for (const char* name : {"/.epoch-1", "/.epoch-2"}) std::ofstream(folder + name) << "{";
+  std::filesystem::last_write_time(folder + "/.epoch-1",
+                                   std::filesystem::file_time_type::clock::now() - 2h);
+  EXPECT_TRUE(assign(folder, "shard-0", {.epoch = 1, .server = 7, .leader = 3}));
+  EXPECT_FALSE(std::filesystem::exists(folder + "/.epoch-1"));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/.epoch-2"));  // may be in use
+  std::filesystem::remove_all(folder);
 }
 
 TEST(ReplicasTest, a_process_whose_assignment_was_made_by_a_call_that_failed_waits_for_a_follower) {
