@@ -59,6 +59,10 @@ Error no_folder(const std::string& folder) {
   return Error(Code::kNotFound, kEpochs, "there is no folder " + folder);
 }
 
+Error cannot_read(const std::string& folder, std::error_code error) {
+  return Error::from_errno(error.value(), kEpochs, "cannot read " + folder);
+}
+
 void remove_old_drafts(const std::string& folder) {
   std::error_code error, ignored;
   const auto now = std::filesystem::file_time_type::clock::now();
@@ -75,8 +79,9 @@ void remove_old_drafts(const std::string& folder) {
 bool settle_epoch(const std::string& folder, const std::string& role, uint64_t epoch) {
   sync_posix_folder(folder, kEpochs);
   remove_old_drafts(folder);
-  std::error_code ignored;
-  const std::vector<uint64_t> all = epochs_of(folder, role, ignored);
+  std::error_code error, ignored;
+  const std::vector<uint64_t> all = epochs_of(folder, role, error);
+  if (error) throw cannot_read(folder, error);
   if (!all.empty() && all.back() > epoch) {
     std::filesystem::remove(epoch_path(folder, role, epoch), ignored);
     return false;
@@ -155,7 +160,7 @@ Assignment newest_assignment(const std::string& folder, const std::string& role)
   for (;;) {
     std::error_code error;
     const std::vector<uint64_t> epochs = epochs_of(folder, role, error);
-    if (error) throw Error::from_errno(error.value(), kEpochs, "cannot read " + folder);
+    if (error) throw cannot_read(folder, error);
     if (epochs.empty()) return {};
     Assignment found{.epoch = epochs.back()};
     const std::string path = epoch_path(folder, role, found.epoch);
