@@ -189,8 +189,10 @@ if __name__ == "__main__":
     node = ray.get_runtime_context().get_node_id()
     place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
     ranks = [Rank.options(scheduling_strategy=place).remote(r, Numbers()) for r in range(2)]
-    rows = np.concatenate(ray.get([rank.take.remote() for rank in ranks]))
-    print(sorted(rows[:, 0].tolist()) == list(range(80)), len(set(rows[:, 1].tolist())))
+    taken = ray.get([rank.take.remote() for rank in ranks])
+    first, second = (set(rows[:, 1].tolist()) for rows in taken)
+    print(sorted(np.concatenate(taken)[:, 0].tolist()) == list(range(80)))
+    print(len(first | second) <= 2 and bool(first & second))
 """
 
 
@@ -205,7 +207,7 @@ def test_a_data_set_of_the_drivers_script_is_shared(cluster: Any, tmp_path: Path
         env={**os.environ, "RAY_ADDRESS": cluster.address},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "True 2"
+    assert done.stdout.split()[-2:] == ["True", "True"]  # all rows; from the same processes
     wait_until(lambda: not servers(), "the end of the idle actor")
 
 
