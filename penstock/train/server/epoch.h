@@ -31,9 +31,9 @@ struct Assignment {
   bool operator==(const Assignment&) const = default;
 };
 
-// The newest assignment; an older one, or none, if another is made at this moment. An epoch that was
-// claimed by claim_epoch() has zeros. Error kSystem: the
-// folder cannot be read; kDataLoss: the file has been changed.
+// The newest assignment; an older one, or none, if another is made at this moment. An epoch that
+// was claimed by claim_epoch() has zeros. Error kSystem: the folder cannot be read; kDataLoss: the
+// file has been changed.
 Assignment newest_assignment(const std::string& folder, const std::string& role);
 
 // Creates the file of epoch `next.epoch`, which is one above the newest that the caller knows.
