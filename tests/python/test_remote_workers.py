@@ -17,7 +17,7 @@ import pytest
 
 import penstock
 from contract import assert_same
-from faults import Deadly, Slow, Ticking, right, run, wait_for_ends, wait_until
+from faults import Deadly, DeadlyByEpoch, Slow, Ticking, right, run, wait_for_ends, wait_until
 from loader_datasets import (
     BatchedSamples,
     Flaky,
@@ -230,7 +230,7 @@ def test_a_dead_worker_process_loses_no_batch(server, batch_size, when, tmp_path
 
 
 def test_the_third_loss_of_a_ticket_is_an_error_that_names_the_sample(server, tmp_path):
-    source = Deadly(tmp_path, {6}, times=9)
+    source = DeadlyByEpoch(tmp_path, {6}, times=9)
     feed = penstock.Loader(source, batch_size=4, workers=server.workers(1))
     with feed, pytest.raises(penstock.WorkerLost, match="index 6"):
         list(feed)
