@@ -18,7 +18,7 @@ import pytest
 
 import penstock
 from contract import assert_same
-from faults import Deadly, Slow, right, run, wait_for_ends, wait_until
+from faults import DeadlyByEpoch, Slow, right, run, wait_for_ends, wait_until
 from loader_datasets import Items, Keyed, Samples, Trouble, Troubled
 from penstock import _engine
 from penstock.remote import messages
@@ -168,7 +168,7 @@ def test_a_deadly_sample_costs_only_its_own_loader(server, tmp_path, monkeypatch
         return found
 
     monkeypatch.setattr(Hosts, "_verdict", noted)
-    data = Deadly(tmp_path, {6}, times=9)  # of 20 items; the other rank has the odd ones
+    data = DeadlyByEpoch(tmp_path, {6}, times=9)  # of 20 items; the other rank has the odd ones
     workers = shared(server, 1)
     feeds = [penstock.Loader(data, workers=workers, shard=(rank, 2)) for rank in range(2)]
 
