@@ -125,11 +125,11 @@ name = uuid.uuid4().hex
 channel = train.channel(name)
 experience = train.attach_channel(name)
 stop = False
-def take():
-    while not stop: channel.get(64, timeout=0.001)
 def put():
     while not stop: experience.put({"x": np.zeros(2000)})
-threads = [threading.Thread(target=take), threading.Thread(target=put)]
+def take():  # until the last put has returned: it waits if the channel is full
+    while threads[0].is_alive(): channel.get(64, timeout=0.001)
+threads = [threading.Thread(target=put), threading.Thread(target=take)]
 for thread in threads: thread.start()
 def child():
     refused(channel.stats)
