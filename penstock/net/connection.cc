@@ -19,6 +19,9 @@ namespace {
 
 constexpr char kConnection[] = "Connection";
 constexpr size_t kMaxParts = std::min(IOV_MAX, 1024);
+// A thread that waits for a large body over TCP is woken for so many bytes at a time: a wake-up for
+// each packet costs both ends about as much as the copies.
+constexpr size_t kWakeBytes = 512 * 1024;
 constexpr size_t kTlsBatchBytes = 256 * 1024;  // encrypted before they are sent
 
 bool would_block(int error_number) { return error_number == EAGAIN || error_number == EWOULDBLOCK; }
@@ -352,8 +355,15 @@ void Connection::receive_body(std::span<std::byte> into) {
                     std::to_string(body_left_) + " bytes left");
   }
   restart_callback_timer();
-  read_all(into);
   body_left_ -= into.size();
+  if (into.size() >= 2 * kWakeBytes && !local_ && !tls_) {
+    // While the thread waits within the first part, at least kWakeBytes are still to come.
+    set_wake_bytes(socket_.get(), kWakeBytes);
+    read_all(into.first(into.size() - kWakeBytes));
+    set_wake_bytes(socket_.get(), 1);
+    into = into.last(kWakeBytes);
+  }
+  read_all(into);
 }
 
 bool Connection::idle() const {

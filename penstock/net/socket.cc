@@ -249,6 +249,11 @@ void prepare_connected(int fd, bool tcp, double call_timeout_s, double stall_tim
   }
 }
 
+void set_wake_bytes(int fd, size_t bytes) noexcept {
+  const int value = static_cast<int>(bytes);
+  (void)setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof value);
+}
+
 std::optional<UnixPeer> unix_peer(int fd) {
   ucred who{};
   socklen_t length = sizeof(who);

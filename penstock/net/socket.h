@@ -61,6 +61,11 @@ bool wait_for(int fd, short events, const Deadline& deadline);
 // `stall_timeout_s`, but at least half a minute. Error kSystem.
 void prepare_connected(int fd, bool tcp, double call_timeout_s, double stall_timeout_s);
 
+// From now on recv() and poll() wait until so many bytes have arrived, the connection has ended, or
+// the system has no memory for more. 1: as at first. For TCP. An optimization: nothing is changed
+// where the system refuses.
+void set_wake_bytes(int fd, size_t bytes) noexcept;
+
 struct UnixPeer {
   pid_t pid = 0;
   uid_t user = 0;

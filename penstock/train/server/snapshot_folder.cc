@@ -55,7 +55,7 @@ std::optional<SnapshotFolder::Id> generation_in(std::string_view name, std::stri
 }
 
 std::string suffix_of(const SnapshotFolder::Id& id) {
-  return "." + std::to_string(id.epoch) + "." + std::to_string(id.generation);
+  return std::string(".") + std::to_string(id.epoch) + "." + std::to_string(id.generation);
 }
 
 // The record as JSON: version, step, counts, and the used rows.

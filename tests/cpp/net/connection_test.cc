@@ -72,6 +72,34 @@ TEST_P(EveryKind, messages_come_as_they_were_sent) {
   sender.join();
 }
 
+// Between two messages, and between parts of a body, the next bytes may be few.
+TEST_P(EveryKind, small_messages_arrive_between_large_ones) {
+  Line line(address(), options());
+  const auto body = pattern(4 << 20);
+  const std::span<const std::byte> parts[] = {body};
+  std::thread echo([&] {
+    while (auto message = line.b->receive(kForEver)) {
+      std::vector<std::byte> got(message->body_bytes);
+      const size_t cut = std::min(got.size(), size_t{3} << 20);
+      line.b->receive_body(std::span(got).first(cut));
+      line.b->receive_body(std::span(got).subspan(cut));
+      const std::span<const std::byte> back[] = {got};
+      line.b->send(message->head, back);
+    }
+  });
+  for (int round = 0; round < 3; ++round) {
+    line.a->send(bytes_of("large"), parts);
+    EXPECT_EQ(text_of(line.a->receive(60)->head), "large");
+    std::vector<std::byte> got(line.a->body_left());
+    line.a->receive_body(got);
+    EXPECT_TRUE(got == body);
+    line.a->send(bytes_of("small"));
+    EXPECT_EQ(text_of(line.a->receive(60)->head), "small");
+  }
+  line.a->close();
+  echo.join();
+}
+
 TEST_P(EveryKind, a_body_of_thousands_of_parts_is_whole) {
   Line line(address(), options());
   const auto body = pattern(3'000'000);

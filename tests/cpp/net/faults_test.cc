@@ -305,6 +305,46 @@ TEST(Faults, who_looks_around_gives_up_a_stall_no_later) {
   }
 }
 
+// The reader of a large body is not woken for a few bytes, which count as progress nevertheless.
+TEST(Faults, a_large_body_that_comes_slowly_is_no_stall) {
+  constexpr size_t kPiece = 60'000;
+  for (const bool looks_around : {false, true}) {
+    LinkOptions options;
+    options.stall_timeout_s = 0.3;
+    if (looks_around) options.while_waiting = [] {};
+    RawLine line(kTcp, options);
+    const Bytes all = wire("head", 1'500'000);
+    const Bytes next = wire("next", 0);
+    std::thread sender([&] {
+      for (size_t at = 0; at < all.size(); at += kPiece) {
+        if (at > 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        line.send(std::span(all).subspan(at, std::min(kPiece, all.size() - at)));
+      }
+      line.send(next);
+    });
+    Bytes body(line.b->receive(60)->body_bytes);
+    line.b->receive_body(body);
+    EXPECT_TRUE(std::ranges::equal(body, std::span(all).last(body.size())));
+    EXPECT_EQ(text_of(line.b->receive(60)->head), "next");
+    sender.join();
+  }
+}
+
+TEST(Faults, an_end_in_a_large_body_is_noticed_at_once) {
+  for (const size_t sent : {100'000, 1'300'000}) {
+    RawLine line(kTcp);
+    const Bytes all = wire("head", 1'500'000);
+    std::thread sender([&] {
+      line.send(std::span(all).first(sent));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      line.a.reset();
+    });
+    Bytes body(line.b->receive(60)->body_bytes);
+    EXPECT_EQ(code_of([&] { line.b->receive_body(body); }), Code::kClosed);
+    sender.join();
+  }
+}
+
 TEST(Faults, a_body_that_trickles_arrives_and_its_reader_looks_around) {
   int looks = 0;
   LinkOptions options;
