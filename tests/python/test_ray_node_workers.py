@@ -211,6 +211,41 @@ def test_a_data_set_of_the_drivers_script_is_shared(cluster: Any, tmp_path: Path
     wait_until(lambda: not servers(), "the end of the idle actor")
 
 
+SHUTDOWN = """
+import os, time
+import penstock
+import ray
+from faults import Slow
+
+for make in (penstock.ray.node_workers, penstock.ray.workers):
+    ray.init(num_cpus=2, logging_level="error", log_to_driver=False, include_dashboard=False)
+    feed = penstock.Loader(Slow(40, 300, 0.005), workers=make(1))
+    batches = iter(feed)
+    next(batches)
+    ray.shutdown()
+    begin = time.monotonic()
+    try:
+        list(batches)
+    except penstock.WorkerLost as error:
+        print("shut down" in str(error), time.monotonic() - begin < 30, ray.is_initialized())
+    feed.close()
+"""
+
+
+def test_a_loader_starts_no_other_cluster_when_ray_was_shut_down() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment.pop("RAY_ADDRESS", None)
+    done = subprocess.run(
+        [sys.executable, "-c", SHUTDOWN],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["True", "True", "False"] * 2
+
+
 def test_arguments_are_checked() -> None:
     for count in (0, 10_000):
         with pytest.raises(penstock.InvalidArgument, match=f"count is {count}"):

@@ -24,6 +24,7 @@ do          fields                                            bytes
 ==========  ================================================  =================================
 refused     why
 send                                                          (the data set is to be sent)
+starting                                                      (no worker is ready yet; every 10 s)
 unlike                                                        (a pool has a data set of the same
                                                               title and size, and other bytes)
 worker      worker, port, local, loader                       (it can be connected to: at the

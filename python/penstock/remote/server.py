@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import struct
 import threading
 import time
@@ -23,7 +24,8 @@ _CHILD = "penstock.remote.child:main"
 # one of the Loader's was ready: another process may be killing new ones.
 _MOST_FALSE_STARTS = 3
 _MOST_FALSE_STARTS_LATER = 10
-_OPEN_S = 30.0  # for the first message of a connection
+_OPEN_S = 30.0  # for the first message of a connection, and for a data set that was asked for
+_STARTING_S = 10.0  # between two messages that workers are being started
 _DRAIN_S = 30.0  # for Loaders to leave a server that drains
 
 
@@ -257,8 +259,8 @@ class _Pool:
 
     A process: started -> ready (it has an address) -> ended; another one is started in its place.
 
-    Lock order: the server's, then the pool's. Messages are sent with the pool's lock, so that each
-    session gets those of a worker in their order.
+    Lock order: the server's, then the pool's. Messages are queued with the pool's lock, so that
+    each session gets those of a worker in their order. No message is sent with a lock.
     """
 
     def __init__(self, host: str, secret: bytes, title: str, size: int) -> None:
@@ -274,7 +276,7 @@ class _Pool:
         self._workers: dict[int, _Worker] = {}
         self._next_number = 0
         self._false_starts: dict[int, int] = {}  # by place, in a row
-        self._served = False  # one of its processes was ready
+        self.served = False  # one of its processes was ready
         self._updates: dict[int, int] = {}  # descriptors, by version
         self._launcher = Launcher("spawn", _CHILD)
         self._payload = self._files = -1
@@ -371,7 +373,7 @@ class _Pool:
             if kind == "address":
                 network, _, local = data.decode().partition(" ")
                 with self._lock:
-                    self._served = True
+                    self.served = True
                     worker.port, worker.local = int(network.rpartition(":")[2]), local
                     for session in self._sessions.values():
                         session.name(worker)
@@ -395,7 +397,7 @@ class _Pool:
                 )
         count = 0 if worker.port else self._false_starts.get(worker.place, 0) + 1
         self._false_starts[worker.place] = count
-        if count >= (_MOST_FALSE_STARTS_LATER if self._served else _MOST_FALSE_STARTS):
+        if count >= (_MOST_FALSE_STARTS_LATER if self.served else _MOST_FALSE_STARTS):
             self._spend(do="hopeless", how=how, said=last_words)
             return
         with contextlib.suppress(Exception):  # the Loaders see that the worker ended
@@ -451,6 +453,9 @@ class _Session:
 
     States: made -> in a pool (`run` read the Loader's first message) -> closed (the connection
     ended, or `close`). `pool` and `closed` change with the server's lock.
+
+    A thread of its own sends the messages, so a Loader that reads none stops no other session. A
+    Loader that has not sent its data set in time is disconnected, and another session is asked.
     """
 
     def __init__(self, connection: Any, server: Server) -> None:
@@ -460,15 +465,20 @@ class _Session:
         self.unlike = False  # a pool of the server has a data set that may be meant to be equal
         self._connection = connection
         self._server = server
+        # A body and a message; None: the last one.
+        self._outbox: queue.SimpleQueue[tuple[bytes, dict[str, Any]] | None] = queue.SimpleQueue()
 
     def run(self) -> None:
         """Serve the Loader until its connection ends."""
         try:
             head, _ = messages.receive(self._connection, _OPEN_S)
-            if not self._open(head):
+            if not self._is_equal_version(head):
                 return
+            threading.Thread(target=self._deliver, name="penstock deliver", daemon=True).start()
+            self._open(head)
             while (pool := self.pool) is not None:
-                message, body = messages.receive(self._connection)
+                timeout = None if pool.is_open else _OPEN_S
+                message, body = messages.receive(self._connection, timeout)
                 if message.get("do") == "dataset":
                     size = int(message["size"])
                     self._fill(pool, head, memoryview(body)[:size], memoryview(body)[size:])
@@ -483,21 +493,25 @@ class _Session:
         except (Error, OSError, KeyError, ValueError, TypeError):
             return  # the Loader has ended, or its bytes are no message
 
-    def _open(self, head: dict[str, Any]) -> bool:
+    def _is_equal_version(self, head: dict[str, Any]) -> bool:
         from .. import __version__
 
-        if head.get("version") != __version__:
-            self.send(
-                do="refused",
-                why=f"the server runs penstock {__version__}, and the Loader "
-                f"{head.get('version')}: install the same version on all hosts",
-            )
-            return False
+        if head.get("version") == __version__:
+            return True
+        messages.send(
+            self._connection,
+            do="refused",
+            why=f"the server runs penstock {__version__}, and the Loader "
+            f"{head.get('version')}: install the same version on all hosts",
+        )
+        return False
+
+    def _open(self, head: dict[str, Any]) -> None:
         key, title, size = str(head["share"]), str(head["title"]), int(head["size"])
         opens = self._server.enter(self, key, title, size)
         pool = self.pool
         if not opens or pool is None:
-            return pool is not None
+            return
         if self.unlike:
             self.send(do="unlike")
         stored = self._server.stored(head["key"])
@@ -505,7 +519,6 @@ class _Session:
             self.send(do="send")
         else:
             self._fill(pool, head, *stored)
-        return True
 
     def _fill(self, pool: _Pool, head: dict[str, Any], payload: Buffer, files: Buffer) -> None:
         pool.open(payload, files, int(head["first"]), int(head["workers"]), head["settings"])
@@ -530,12 +543,31 @@ class _Session:
         self.send(do="leaving")
 
     def send(self, body: bytes = b"", **message: Any) -> None:
-        with contextlib.suppress(Closed, Timeout):  # run() sees that the Loader has ended
-            messages.send(self._connection, body, **message)
+        """Queue a message. Never blocks."""
+        self._outbox.put((body, message))
+
+    def _deliver(self) -> None:
+        """Send the queued messages until `close`. A thread of its own."""
+        while True:
+            try:
+                queued = self._outbox.get(timeout=_STARTING_S)
+            except queue.Empty:
+                pool = self.pool
+                if pool is not None and pool.served:
+                    continue
+                queued = b"", {"do": "starting"}
+            if queued is None:
+                return
+            body, message = queued
+            try:
+                messages.send(self._connection, body, **message)
+            except (Closed, Timeout):  # run() sees that the Loader has ended
+                return
 
     def close(self) -> None:
         """Close the connection, and leave the pool. Any thread, more than once."""
         self.cut()
+        self._outbox.put(None)
         self._server.leave(self)
 
 
