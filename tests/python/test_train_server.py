@@ -170,9 +170,14 @@ def test_push_pull_returns_weights_with_the_push(listen):
             (client.gradients, client.gradients, "give another slab"),
             (client.gradients, np.zeros(3), "into"),
             (3, other, "give a slab or a dict"),
+            (train.Parameters({"w": (2,)}).gradients(), other, "the gradient has another layout"),
+            ({**ones, "w": np.full(BLOCKS["w"], np.nan)}, other, "not finite"),
+            ({"w": train.Rows([1], other["w"][1:2])}, other, "lies in the weights"),
+            ({"w": train.Rows([10**6], np.zeros((1, 30)))}, other, "row"),
         ]:
-            with pytest.raises(penstock.InvalidArgument, match=text):
+            with pytest.raises(penstock.InvalidArgument, match=text) as caught:
                 client.push_pull(gradients, into)
+            assert caught.value.operation == "push_pull"
         assert client.sequence == 3
 
 

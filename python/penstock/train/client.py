@@ -168,7 +168,7 @@ class ParameterClient(Closing):
         gradients : Slab, or dict from every block's name to an array
             As for `push`.
         into : Slab, optional
-            As for `pull`. It must not share memory with the gradients.
+            As for `pull`. Not the slab of the gradients, nor another one that shares its memory.
 
         Returns
         -------
