@@ -63,7 +63,7 @@ class Worker:
         # long as the host has not said so.
         self.running = -1
         self.call = 0
-        self.host_gone = False
+        self.host_lost = False
 
     def connect(self) -> Any:
         """Connect to its Unix socket if it is on this host, so that memory can be shared."""
@@ -265,7 +265,7 @@ class Hosts:
             if not worker.host.shared:
                 self._send(worker.host, do="replace", worker=worker.number)  # unless it has ended
             self._changed.wait_for(
-                lambda: self.closed or worker.running >= 0 or worker.host_gone, _VERDICT_S
+                lambda: self.closed or worker.running >= 0 or worker.host_lost, _VERDICT_S
             )
             if worker.running >= 0:
                 return worker.running == place + 1, worker.call
@@ -426,14 +426,17 @@ class Hosts:
             host.connection = None
             workers = list(host.all_workers.values())
             for worker in workers:
-                worker.host_gone = True
+                worker.host_lost = True
                 self._forget(worker)
             host.all_workers.clear()
             self._changed.notify_all()
             orderly = self.closed or host.leaving
         if not orderly:
             LOG.warning(
-                "%s with %d workers of %s is gone", host.host.title, len(workers), self._title
+                "the connection to %s, with %d workers of %s, has ended",
+                host.host.title,
+                len(workers),
+                self._title,
             )
 
     def unreachable(self, host: _Host, error: Exception) -> None:

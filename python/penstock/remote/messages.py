@@ -53,7 +53,7 @@ from ..errors import Closed, DataLoss
 
 
 def send(connection: Any, body: bytes = b"", **message: Any) -> None:
-    """Send a message. Raises `Closed` if the other end is gone."""
+    """Send a message. Raises `Closed` if the connection has ended."""
     connection.send(json.dumps(message).encode(), body)
 
 
