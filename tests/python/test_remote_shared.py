@@ -376,6 +376,16 @@ def shared_here(server: penstock.remote.Server) -> Any:
     return workers
 
 
+def test_no_socket_file_is_left(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with penstock.remote.Server(secret=SECRET) as server:
+        with penstock.Loader(Items(), workers=shared_here(server)) as feed:
+            next(iter(feed))
+            assert list(tmp_path.glob("penstock/net-*"))
+        wait_until(lambda: not list(tmp_path.glob("penstock/net-*")))
+
+
 def test_workers_that_are_slow_to_start_are_waited_for(server_here, monkeypatch):
     monkeypatch.setattr("penstock.remote.hosts.PATIENCE_S", 0.5)
     monkeypatch.setattr("penstock.remote.server._STARTING_S", 0.1)

@@ -440,6 +440,8 @@ class _Pool:
                 if worker.started is not None:
                     worker.started.wait(2.0)
         self._launcher.close()
+        with contextlib.suppress(Error):  # the next process that listens there removes them
+            _engine.remove_dead_sockets()
         with self._lock:
             for fd in (self._payload, self._files, *self._updates.values()):
                 if fd >= 0:
