@@ -493,6 +493,37 @@ def test_a_server_that_could_not_start_the_processes_is_asked_again(monkeypatch)
         server.close()
 
 
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_process_that_cannot_be_replaced_now_is_replaced_later(server_here, monkeypatch, ready):
+    monkeypatch.setattr("penstock.remote.server._RESTART_S", 0.2)
+    start = Pool._start
+    failures = [0, 0, 0]
+
+    def failing(self: Any, place: int) -> None:
+        if self._next_number and failures:
+            failures.pop()
+            raise OSError("no descriptors")
+        start(self, place)
+
+    monkeypatch.setattr(Pool, "_start", failing)
+    data = Slow(40, 300, 0.01) if ready else SlowToStart()
+    with penstock.Loader(data, workers=shared_here(server_here)) as feed:
+        batches = iter(feed)
+        seen = [next(batches)] if ready else []
+        threads = [] if ready else [threading.Thread(target=lambda: seen.extend(batches))]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: any(pool._workers for pool in server_here._shared.values()))
+        (pool,) = server_here._shared.values()
+        for worker in list(pool._workers.values()):
+            worker.started.kill()
+        for thread in threads:
+            thread.join()
+        seen += batches
+        assert not failures
+        assert right(seen, 40 if ready else 12)
+
+
 KEY = """
 import penstock
 from penstock.remote.hosts import _key_of

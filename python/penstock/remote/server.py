@@ -25,6 +25,7 @@ _CHILD = "penstock.remote.child:main"
 _MOST_FALSE_STARTS = 3
 _MOST_FALSE_STARTS_LATER = 10
 _OPEN_S = 30.0  # for the first message of a connection, and for a data set that was asked for
+_RESTART_S = 1.0  # between two attempts to start a process
 _STARTING_S = 10.0  # between two messages that workers are being started
 _DRAIN_S = 30.0  # for Loaders to leave a server that drains
 
@@ -276,7 +277,7 @@ class _Pool:
         self._workers: dict[int, _Worker] = {}
         self._next_number = 0
         self._false_starts: dict[int, int] = {}  # by place, in a row
-        self.served = False  # one of its processes was ready
+        self._served = False  # one of its processes was ready
         self._updates: dict[int, int] = {}  # descriptors, by version
         self._launcher = Launcher("spawn", _CHILD)
         self._payload = self._files = -1
@@ -286,6 +287,11 @@ class _Pool:
     def is_unlike(self, other: _Pool) -> bool:
         """Whether the data sets may be meant to be equal, but are not."""
         return self.title == other.title and self.size == other.size
+
+    def is_starting(self) -> bool:
+        """Whether no process was ready yet, and the data set or a process is on its way."""
+        with self._lock:
+            return not self._served and (bool(self._workers) or not self.is_open)
 
     # ---- sessions --------------------------------------------------------------------------------
 
@@ -373,7 +379,7 @@ class _Pool:
             if kind == "address":
                 network, _, local = data.decode().partition(" ")
                 with self._lock:
-                    self.served = True
+                    self._served = True
                     worker.port, worker.local = int(network.rpartition(":")[2]), local
                     for session in self._sessions.values():
                         session.name(worker)
@@ -397,11 +403,15 @@ class _Pool:
                 )
         count = 0 if worker.port else self._false_starts.get(worker.place, 0) + 1
         self._false_starts[worker.place] = count
-        if count >= (_MOST_FALSE_STARTS_LATER if self.served else _MOST_FALSE_STARTS):
+        if count >= (_MOST_FALSE_STARTS_LATER if self._served else _MOST_FALSE_STARTS):
             self._spend(do="hopeless", how=how, said=last_words)
             return
-        with contextlib.suppress(Exception):  # the Loaders see that the worker ended
-            self._start(worker.place)
+        while True:
+            try:
+                self._start(worker.place)
+                return
+            except Exception:  # no memory, descriptors or threads now
+                time.sleep(_RESTART_S)
 
     def _spend(self, body: bytes = b"", **message: Any) -> None:
         with self._lock:
@@ -555,7 +565,7 @@ class _Session:
                 queued = self._outbox.get(timeout=_STARTING_S)
             except queue.Empty:
                 pool = self.pool
-                if pool is not None and pool.served:
+                if pool is not None and not pool.is_starting():
                     continue
                 queued = b"", {"do": "starting"}
             if queued is None:
