@@ -181,6 +181,26 @@ def test_push_pull_returns_weights_with_the_push(listen):
         assert client.sequence == 3
 
 
+def test_dicts_that_threads_push_stay_apart():
+    blocks = {"w": (300_000,)}
+    with (
+        train.ParameterServer(train.Parameters(blocks), train.SGD(1.0), shards=2) as server,
+        train.connect(server.addresses) as client,
+    ):
+
+        def work(value: float) -> None:
+            for _ in range(30):
+                client.push({"w": np.full(blocks["w"], -value, np.float32)})
+
+        threads = [threading.Thread(target=work, args=(value,)) for value in (1, 2, 3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        client.pull()
+        assert (client.parameters["w"] == 180).all()
+
+
 def test_synchronous_training_is_one_large_batch():
     with served(staleness=0, workers=2) as server:
 

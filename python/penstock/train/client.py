@@ -65,6 +65,7 @@ class ParameterClient(Closing):
             ).start()
         self._parameters: Parameters | None = None
         self._gradients: Slab | None = None
+        self._copying = threading.Lock()  # for a thread that copies into `gradients`
         self._iterating: tuple[Any, Iterator[Any]] | None = None
         self._lapses = 0
         self._skipped = 0
@@ -200,8 +201,9 @@ class ParameterClient(Closing):
             parts, _ = parts_of(gradients, self.parameters, operation)
             pushed = self._client.push_parts(parts, into)
         else:
-            copy_all(self.gradients, gradients, operation)
-            pushed = self._client.push(self.gradients._slab, into)
+            with self._copying:  # until the shards have read the slab
+                copy_all(self.gradients, gradients, operation)
+                pushed = self._client.push(self.gradients._slab, into)
         applied, lapsed, versions = pushed
         if isinstance(target, Parameters):
             target.version = min(versions)
