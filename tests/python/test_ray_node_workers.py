@@ -154,10 +154,12 @@ def test_ranks_of_ray_train_share_the_workers_of_their_node(cluster: Any, tmp_pa
     assert len(facts) == WORLD
     rows = [row for each in facts for batch in each["seen"]["batches"] for row in batch]
     assert sorted(rows) == list(range(320))
-    by_node: dict[str, set[int]] = {}
+    by_node: dict[str, list[set[int]]] = {}
     for each in facts:
-        by_node.setdefault(each["node"], set()).update(each["seen"]["workers"])
-    assert all(len(workers) == 2 for workers in by_node.values())
+        by_node.setdefault(each["node"], []).append(set(each["seen"]["workers"]))
+    for first, second in by_node.values():  # its two ranks
+        assert first & second
+        assert len(first | second) <= 2
 
 
 SCRIPT = """
@@ -218,7 +220,7 @@ import ray
 from faults import Slow
 
 for make in (penstock.ray.node_workers, penstock.ray.workers):
-    ray.init(num_cpus=2, logging_level="error", log_to_driver=False, include_dashboard=False)
+    ray.init("local", num_cpus=2, logging_level="error", log_to_driver=False)
     feed = penstock.Loader(Slow(40, 300, 0.005), workers=make(1))
     batches = iter(feed)
     next(batches)
@@ -239,7 +241,7 @@ def test_a_loader_starts_no_other_cluster_when_ray_was_shut_down() -> None:
         [sys.executable, "-c", SHUTDOWN],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
         env=environment,
     )
     assert done.returncode == 0, done.stderr[-3000:]

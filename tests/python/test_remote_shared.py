@@ -206,10 +206,12 @@ def test_an_exception_is_raised_in_the_loader_of_its_sample(server):
 @pytest.mark.slow
 def test_workers_that_are_killed_lose_no_batch(server):
     feeds = [penstock.Loader(Slow(200, 300, 0.004), workers=shared(server)) for _ in range(3)]
+    for feed in feeds:
+        next(iter(feed))  # before that, processes that are killed count as ones that cannot start
     ended = threading.Event()
 
     def kill_some() -> None:
-        while not ended.wait(0.3):
+        while not ended.wait(0.5):
             for pid in server.worker_pids()[:1]:
                 os.kill(pid, signal.SIGKILL)
 
