@@ -207,6 +207,12 @@ void remove_dead_sockets(const std::filesystem::path& folder) {
 
 }  // namespace
 
+void remove_dead_sockets() {
+  const std::string folder = user_folder();
+  const FolderLock lock(folder);
+  remove_dead_sockets(folder);
+}
+
 SocketFile::SocketFile(const SocketAddress& address) {
   const std::filesystem::path file = address.file();
   const FolderLock lock(file.parent_path());

@@ -24,6 +24,10 @@ std::string user_folder();
 // kSystem, kTimeout.
 std::string host_secret();
 
+// Removes the sockets of killed processes from user_folder(). Errors: those of user_folder(),
+// kTimeout (see FolderLock), kSystem.
+void remove_dead_sockets();
+
 // Holds a folder's lock. Only processes that also use this class respect it. A child that is forked
 // meanwhile does not prolong it.
 class FolderLock {

@@ -89,16 +89,16 @@ void RowGradients::set(const char* operation, const Block& block, std::span<cons
   values_ = own_values_;
 }
 
-void GradientParts::check_apart_from(const Slab& weights) const {
+void GradientParts::check_apart_from(const char* operation, const Slab& weights) const {
   const auto of = weights.values();
   for (const Given& each : given_) {
     const std::less<const float*> before;
     const bool apart = each.values.empty() || !before(each.values.data(), of.data() + of.size()) ||
                        !before(of.data(), each.values.data() + each.values.size());
     if (apart) continue;
-    throw Error(Code::kInvalidArgument, "apply",
+    throw Error(Code::kInvalidArgument, operation,
                 "the gradient of block '" + each.block +
-                    "' lies in the weights that this update changes; give a copy");
+                    "' lies in the weights that this call changes; give a copy");
   }
 }
 

@@ -68,9 +68,9 @@ class GradientParts {
   // such block), kInvalidArgument (a repeated block, a row out of range, values of another size).
   void set(const char* operation, const Layout& layout, std::span<const GradientPart> parts);
 
-  // Error kInvalidArgument: a part's values lie in these weights, which an update would change
+  // Error kInvalidArgument: a part's values lie in these weights, which the operation would change
   // while it reads them.
-  void check_apart_from(const Slab& weights) const;
+  void check_apart_from(const char* operation, const Slab& weights) const;
 
   std::span<const Piece> pieces() const {
     return pieces_;

@@ -129,8 +129,8 @@ bool HogwildWorker::apply(const Slab& gradients, double scale) {
 bool HogwildWorker::apply(std::span<const GradientPart> parts, double scale) {
   check_scale("apply", scale);
   parts_.set("apply", parameters_.layout(), parts);
-  parts_.check_apart_from(parameters_.slab());
-  if (options_.snapshots == Snapshots::kUpdate) parts_.check_apart_from(weights_.slab());
+  parts_.check_apart_from("apply", parameters_.slab());
+  if (options_.snapshots == Snapshots::kUpdate) parts_.check_apart_from("apply", weights_.slab());
   const auto describe = [&] {
     const std::string found = parts_.describe_not_finite();
     return found.empty() ? "it was written to while it was applied" : found;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -155,6 +156,22 @@ void Slab::copy_from(const Slab& other) const {
   layout().require_equal(other.layout(), "copy", "the other slab");
   if (memory_ == other.memory_) return;
   std::memcpy(memory_->floats(), other.memory_->floats(), layout().bytes());
+}
+
+bool Slab::shares_memory_with(const Slab& other) const {
+  const std::span<const float> mine = values(), theirs = other.values();
+  const std::less<const float*> before;
+  if (before(mine.data(), theirs.data() + theirs.size()) &&
+      before(theirs.data(), mine.data() + mine.size())) {
+    return true;
+  }
+  if (kind() != Kind::kShared || other.kind() != Kind::kShared) return false;
+  struct stat one;
+  struct stat two;
+  if (fstat(fd(), &one) != 0 || fstat(other.fd(), &two) != 0) {
+    throw Error::from_errno(errno, "slab", "look at its memory");
+  }
+  return one.st_dev == two.st_dev && one.st_ino == two.st_ino;
 }
 
 std::atomic<uint64_t>& Slab::version() const { return memory_->version(); }

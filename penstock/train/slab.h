@@ -48,6 +48,9 @@ class Slab {
   std::span<float> values_of(const Block& block) const {
     return values().subspan(block.offset, block.size);
   }
+  // Whether writes to one may be seen in the other: their floats overlap, or both map the same
+  // shared slab. Error kSystem.
+  bool shares_memory_with(const Slab& other) const;
 
   void zero() const;
   // Error kInvalidArgument: the layouts differ; the text names the first block that does.

@@ -87,7 +87,7 @@ bool Updater::apply_parts(std::span<const GradientPart> parts, double scale) {
   check_scale("apply_rows", scale);
   std::lock_guard lock(mutex_);
   parts_.set("apply_rows", parameters_.layout(), parts);
-  parts_.check_apart_from(parameters_.slab());
+  parts_.check_apart_from("apply_rows", parameters_.slab());
   const double squares = parts_.squares();
   if (!accept(squares, scale, [&] { return parts_.describe_not_finite(); })) return false;
   const kernels::Pass pass = optimizer_.pass(step_, scale, std::sqrt(squares));

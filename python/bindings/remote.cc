@@ -15,6 +15,7 @@
 #include "packet_outlet.h"
 #include "penstock/base/error.h"
 #include "penstock/net/listener.h"
+#include "penstock/net/user_folder.h"
 #include "penstock/pipeline/engine/plan_engine.h"
 #include "penstock/workers/link.h"
 #include "penstock/workers/remote_service.h"
@@ -168,6 +169,10 @@ void bind_remote(nb::module_& m) {
   m.def("link_send_update", [](int link, uint64_t version, int descriptor) {
     WithoutGil unlocked;
     return link_send(link, {LinkMessage::kUpdate, 0, version, 0}, {}, descriptor);
+  });
+  m.def("remove_dead_sockets", [] {
+    WithoutGil unlocked;
+    net::remove_dead_sockets();
   });
   m.attr("REMOTE_STATUS_BYTES") = sizeof(RemoteStatus);
   m.attr("UNKNOWN_CALL") = Call{0, kUnknownCall}.word();

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import enum
+import gc
 import importlib.util
 import io
 import os
 import pathlib
+import pickle
 import struct
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from cloudpickle import cloudpickle as tracker
 
 from penstock import errors
 from penstock.processes import memfile, payload
@@ -283,3 +286,43 @@ class Shade(enum.Enum):
 
 def test_enum_members_are_the_same_members():
     assert there_and_back(Shade.DARK) is Shade.DARK
+
+
+CLASSES = """
+import io, sys
+from penstock.processes.pickler import Pickler
+
+def make(name):
+    return type("Local", (), {"__module__": "__main__", name: lambda self: name})
+
+stream = io.BytesIO()
+with Pickler(stream, None) as pickler:
+    pickler.dump(make(sys.argv[1])())
+sys.stdout.buffer.write(stream.getvalue())
+"""
+
+
+def test_classes_of_two_processes_that_have_one_name_stay_apart():
+    found = []
+    for name in ("first", "second"):
+        done = subprocess.run(
+            [sys.executable, "-c", CLASSES, name], capture_output=True, check=True
+        )
+        found.append(pickle.loads(done.stdout))
+    first, second = found
+    assert first.first() == "first"
+    assert second.second() == "second"
+    assert not hasattr(first, "second")
+
+
+def test_a_class_that_was_collected_leaves_its_number_to_no_other():
+    def number() -> str:
+        class Local:
+            pass
+
+        payload.pack(Local).close()
+        return tracker._DYNAMIC_CLASS_TRACKER_BY_CLASS[Local]
+
+    first = number()
+    gc.collect()
+    assert number() != first

@@ -22,7 +22,7 @@ from faults import DeadlyByEpoch, Slow, right, run, wait_for_ends, wait_until
 from loader_datasets import Items, Keyed, Samples, Trouble, Troubled
 from penstock import _engine
 from penstock.remote import messages
-from penstock.remote.hosts import Hosts
+from penstock.remote.hosts import Hosts, Worker
 from penstock.remote.server import _Pool as Pool
 from remote_servers import SECRET, ServerProcess
 
@@ -206,10 +206,12 @@ def test_an_exception_is_raised_in_the_loader_of_its_sample(server):
 @pytest.mark.slow
 def test_workers_that_are_killed_lose_no_batch(server):
     feeds = [penstock.Loader(Slow(200, 300, 0.004), workers=shared(server)) for _ in range(3)]
+    for feed in feeds:
+        next(iter(feed))  # before that, processes that are killed count as ones that cannot start
     ended = threading.Event()
 
     def kill_some() -> None:
-        while not ended.wait(0.3):
+        while not ended.wait(0.5):
             for pid in server.worker_pids()[:1]:
                 os.kill(pid, signal.SIGKILL)
 
@@ -302,6 +304,136 @@ def test_a_data_set_that_cannot_be_unpacked_fails_every_loader(server):
         assert right(list(feed), 12)
 
 
+def failing_connects(monkeypatch: Any, of: penstock.Loader, times: int) -> list[int]:
+    """Let the next connections of a Loader to its workers fail; those that are left."""
+    left = list(range(times))
+    connect = Worker.connect
+
+    def failing(self: Worker) -> Any:
+        if self.host.owner is of._pool.running.hosts and left:
+            left.pop()
+            raise penstock.System("out of descriptors", "test")
+        return connect(self)
+
+    monkeypatch.setattr(Worker, "connect", failing)
+    return left
+
+
+def test_a_loader_that_cannot_connect_ends_no_process_of_the_others(server, monkeypatch):
+    feeds = [penstock.Loader(Slow(60, 300, 0.01), workers=shared(server)) for _ in range(2)]
+    other = iter(feeds[1])
+    seen = [next(other)]
+    pids = server.worker_pids()
+    left = failing_connects(monkeypatch, feeds[0], 5)
+    assert right(list(feeds[0]), 60)
+    assert not left
+    assert right([*seen, *other], 60)
+    assert server.worker_pids() == pids
+    for feed in feeds:
+        stats = feed.stats()
+        assert (stats["restarts"], stats["reissued"], stats["losses"]) == (0, 0, [])
+        feed.close()
+
+
+def test_workers_that_cannot_be_connected_to_are_an_error(server, monkeypatch):
+    monkeypatch.setattr("penstock.remote.hosts.PATIENCE_S", 1.0)
+    with penstock.Loader(Items(), workers=shared(server)) as feed:
+        failing_connects(monkeypatch, feed, 1000)
+        with pytest.raises(penstock.WorkerLost, match="out of descriptors"):
+            next(iter(feed))
+
+
+def test_a_cut_connection_costs_the_other_loaders_nothing(server, monkeypatch):
+    monkeypatch.setattr("penstock.remote.hosts._VERDICT_S", 0.5)
+    feeds = [penstock.Loader(Slow(60, 300, 0.01), workers=shared(server)) for _ in range(2)]
+    pairs = list(map(iter, feeds))
+    seen = [[next(each)] for each in pairs]
+    pids = server.worker_pids()
+    for place in range(2):
+        feeds[0]._core.cut_remote(place)
+    for got, each in zip(seen, pairs, strict=True):
+        got += each
+        assert right(got, 60)
+    assert server.worker_pids() == pids
+    assert feeds[1].stats()["reissued"] == 0
+    for feed in feeds:
+        feed.close()
+
+
+class SlowToStart(Items):
+    def __setstate__(self, state: Any) -> None:
+        time.sleep(2.0)
+        self.__dict__.update(state)
+
+
+@pytest.fixture
+def server_here() -> Iterator[penstock.remote.Server]:
+    with penstock.remote.Server(secret=SECRET) as made:
+        yield made
+
+
+def shared_here(server: penstock.remote.Server) -> Any:
+    workers = penstock.remote.workers(server.address, 1, secret=SECRET)
+    workers.shared = True
+    return workers
+
+
+def test_no_socket_file_is_left(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with penstock.remote.Server(secret=SECRET) as server:
+        with penstock.Loader(Items(), workers=shared_here(server)) as feed:
+            next(iter(feed))
+            assert list(tmp_path.glob("penstock/net-*"))
+        wait_until(lambda: not list(tmp_path.glob("penstock/net-*")))
+
+
+def test_workers_that_are_slow_to_start_are_waited_for(server_here, monkeypatch):
+    monkeypatch.setattr("penstock.remote.hosts.PATIENCE_S", 0.5)
+    monkeypatch.setattr("penstock.remote.server._STARTING_S", 0.1)
+    feeds = [penstock.Loader(SlowToStart(), workers=shared_here(server_here)) for _ in range(2)]
+    for found in together(feeds):
+        assert right(found, 12)
+    for feed in feeds:
+        feed.close()
+
+
+def opened(address: str, key: str) -> Any:
+    """A connection that asked for the pool of a key."""
+    connection = _engine.remote_connect(address, SECRET, 5.0)
+    head = {"version": penstock.__version__, "workers": 1, "first": 0, "settings": {}}
+    head |= {"key": "", "share": key, "title": "x", "size": 7}
+    messages.send(connection, do="open", **head)
+    return connection
+
+
+def test_a_loader_that_never_sends_its_data_set_leaves_that_to_the_next_one(
+    server_here, monkeypatch
+):
+    monkeypatch.setattr("penstock.remote.server._OPEN_S", 1.0)
+    stopped = opened(server_here.address, "a key")
+    assert messages.receive(stopped, 5)[0] == {"do": "send"}
+    second = opened(server_here.address, "a key")
+    assert messages.receive(second, 5)[0] == {"do": "send"}
+    for connection in (stopped, second):
+        connection.close()
+
+
+def test_a_loader_that_reads_nothing_stops_no_other(server_here):
+    with penstock.Loader(Items(200, 300), workers=shared_here(server_here)) as feed:
+        next(iter(feed))
+        stopped = opened(server_here.address, feed._pool.running.hosts._share)
+        wait_until(lambda: len(server_here._sessions) == 2)
+        (pool,) = server_here._shared.values()
+        begin = time.monotonic()
+        for _ in range(100):  # more than the socket takes
+            for session in pool._sessions.values():
+                session.send(bytes(1 << 20), do="another message")
+        assert time.monotonic() - begin < 5
+        assert right(list(feed), 200)
+        stopped.close()
+
+
 class Growing(Items):
     def on_epoch_end(self) -> None:
         self.width += 1
@@ -321,16 +453,9 @@ def test_a_timeout_is_refused(server):
 
 
 def test_a_loader_that_ends_before_it_sent_its_data_set_leaves_that_to_the_next_one(server):
-    def opened() -> Any:
-        connection = _engine.remote_connect(server.address, SECRET, 5.0)
-        head = {"version": penstock.__version__, "workers": 1, "first": 0, "settings": {}}
-        head |= {"key": "", "share": "a key", "title": "x", "size": 7}
-        messages.send(connection, do="open", **head)
-        return connection
-
-    first = opened()
+    first = opened(server.address, "a key")
     assert messages.receive(first, 5)[0] == {"do": "send"}
-    second, third = opened(), opened()
+    second, third = (opened(server.address, "a key") for _ in range(2))
     with pytest.raises(penstock.Timeout):
         messages.receive(second, 0.3)
     first.close()
@@ -368,6 +493,37 @@ def test_a_server_that_could_not_start_the_processes_is_asked_again(monkeypatch)
         for feed in feeds:
             feed.close()
         server.close()
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_process_that_cannot_be_replaced_now_is_replaced_later(server_here, monkeypatch, ready):
+    monkeypatch.setattr("penstock.remote.server._RESTART_S", 0.2)
+    start = Pool._start
+    failures = [0, 0, 0]
+
+    def failing(self: Any, place: int) -> None:
+        if self._next_number and failures:
+            failures.pop()
+            raise OSError("no descriptors")
+        start(self, place)
+
+    monkeypatch.setattr(Pool, "_start", failing)
+    data = Slow(40, 300, 0.01) if ready else SlowToStart()
+    with penstock.Loader(data, workers=shared_here(server_here)) as feed:
+        batches = iter(feed)
+        seen = [next(batches)] if ready else []
+        threads = [] if ready else [threading.Thread(target=lambda: seen.extend(batches))]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: any(pool._workers for pool in server_here._shared.values()))
+        (pool,) = server_here._shared.values()
+        for worker in list(pool._workers.values()):
+            worker.started.kill()
+        for thread in threads:
+            thread.join()
+        seen += batches
+        assert not failures
+        assert right(seen, 40 if ready else 12)
 
 
 KEY = """

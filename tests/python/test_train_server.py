@@ -170,10 +170,35 @@ def test_push_pull_returns_weights_with_the_push(listen):
             (client.gradients, client.gradients, "give another slab"),
             (client.gradients, np.zeros(3), "into"),
             (3, other, "give a slab or a dict"),
+            (train.Parameters({"w": (2,)}).gradients(), other, "the gradient has another layout"),
+            ({**ones, "w": np.full(BLOCKS["w"], np.nan)}, other, "not finite"),
+            ({"w": train.Rows([1], other["w"][1:2])}, other, "lies in the weights"),
+            ({"w": train.Rows([10**6], np.zeros((1, 30)))}, other, "row"),
         ]:
-            with pytest.raises(penstock.InvalidArgument, match=text):
+            with pytest.raises(penstock.InvalidArgument, match=text) as caught:
                 client.push_pull(gradients, into)
+            assert caught.value.operation == "push_pull"
         assert client.sequence == 3
+
+
+def test_dicts_that_threads_push_stay_apart():
+    blocks = {"w": (300_000,)}
+    with (
+        train.ParameterServer(train.Parameters(blocks), train.SGD(1.0), shards=2) as server,
+        train.connect(server.addresses) as client,
+    ):
+
+        def work(value: float) -> None:
+            for _ in range(30):
+                client.push({"w": np.full(blocks["w"], -value, np.float32)})
+
+        threads = [threading.Thread(target=work, args=(value,)) for value in (1, 2, 3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        client.pull()
+        assert (client.parameters["w"] == 180).all()
 
 
 def test_synchronous_training_is_one_large_batch():

@@ -30,10 +30,14 @@ Error refuse(const char* operation, const std::string& why) {
   return Error(Code::kInvalidArgument, operation, why);
 }
 
-Error not_finite(const std::string& what) {
-  return refuse("push", "the gradient is not finite: " + what +
-                            ". Nothing was sent. See non_finite of the server for other policies");
+Error not_finite(const char* operation, const std::string& what) {
+  return refuse(operation,
+                "the gradient is not finite: " + what +
+                    ". Nothing was sent. See non_finite of the server for other policies");
 }
+
+// `into`: the slab of a push_pull(), else nullptr.
+const char* push_operation(const Slab* into) { return into == nullptr ? "push" : "push_pull"; }
 
 uint64_t random_number() {
   std::random_device device;
@@ -300,7 +304,7 @@ ParameterClient::Pushed ParameterClient::push(std::span<const GradientPart> give
 ParameterClient::Pushed ParameterClient::push_pull(const Slab& gradients, const Slab& into) {
   const auto lock = begin("push_pull");
   layout_->require_equal(into.layout(), "push_pull", "this slab");
-  if (into.values().data() == gradients.values().data()) {
+  if (into.shares_memory_with(gradients)) {
     throw refuse("push_pull",
                  "the weights would replace the gradients, which may be sent again; "
                  "give another slab");
@@ -316,12 +320,13 @@ ParameterClient::Pushed ParameterClient::push_pull(std::span<const GradientPart>
 }
 
 ParameterClient::Pushed ParameterClient::push_all(const Slab& gradients, const Slab* into) {
-  layout_->require_equal(gradients.layout(), "push", "the gradient");
+  const char* const operation = push_operation(into);
+  layout_->require_equal(gradients.layout(), operation, "the gradient");
   if (compensated_ && !base_)
-    throw refuse("push", "delay compensation needs a pull before the first push");
+    throw refuse(operation, "delay compensation needs a pull before the first push");
   double squares = kernels::sum_of_squares(gradients.values());
   if (!std::isfinite(squares) && non_finite_ == NonFinite::kRaise) {
-    throw not_finite(describe_not_finite(gradients));
+    throw not_finite(operation, describe_not_finite(gradients));
   }
   const Encoding encoding = options_.encoding;
   const Slab& source = encoding == Encoding::kFloat32 ? as_shared(gradients) : gradients;
@@ -361,29 +366,30 @@ ParameterClient::Pushed ParameterClient::push_all(const Slab& gradients, const S
     squares += sum_of_squares(Gradient(encoding, encoded_[i], range.size()));
   }
   if (!std::isfinite(squares) && non_finite_ == NonFinite::kRaise) {
-    throw refuse("push", "the gradient has numbers too large for float16");
+    throw refuse(operation, "the gradient has numbers too large for float16");
   }
   return send_to_all(parts, encoding, squares, into);
 }
 
 ParameterClient::Pushed ParameterClient::push_all(std::span<const GradientPart> given,
                                                   const Slab* into) {
-  parts_.set("push", *layout_, given);
-  if (into != nullptr) parts_.check_apart_from(*into);
+  const char* const operation = push_operation(into);
+  parts_.set(operation, *layout_, given);
+  if (into != nullptr) parts_.check_apart_from(operation, *into);
   if (options_.encoding != Encoding::kFloat32) {
     throw refuse(
-        "push",
+        operation,
         "compression is for whole gradients only: give whole gradients, or connect without "
         "compress");
   }
   if (compensated_) {
-    throw refuse("push",
+    throw refuse(operation,
                  "delay compensation is for whole gradients only: give whole gradients, or serve "
                  "without delay_compensation");
   }
   const double squares = parts_.squares();
   if (!std::isfinite(squares) && non_finite_ == NonFinite::kRaise) {
-    throw not_finite(parts_.describe_not_finite());
+    throw not_finite(operation, parts_.describe_not_finite());
   }
   if (local() && !staging_) staging_ = Slab::make(*layout_, Slab::Kind::kShared);
   const uint64_t number = staging_ ? names_.number_of(*staging_) : 0;
@@ -413,7 +419,7 @@ ParameterClient::Pushed ParameterClient::send_to_all(std::vector<ShardLink::Push
   Pushed pushed;
   pushed.versions.resize(links_.size());
   call_all(
-      "push",
+      push_operation(into),
       [&](ShardLink& link, size_t i) {
         ShardLink::Push& part = parts[i];
         part.sequence = sequence_;

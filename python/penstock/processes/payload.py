@@ -265,7 +265,8 @@ def _pickle_to(sink: Any, obj: Any, take: Any, root: Any) -> list[Any]:
 
     # If an attribute refers to the dataset (a bound method, a child's parent), it refers to the
     # worker's own dataset after unpickling.
-    with Pickler(sink, take) if root is None else RootedPickler(sink, take, root) as pickler:
+    made = Pickler(sink, take, numbered=True) if root is None else RootedPickler(sink, take, root)
+    with made as pickler:
         pickler.dump(obj)
         pickler.dump(pickler.main_classes)
         return pickler.kept

@@ -7,9 +7,9 @@ It derives from cloudpickle's, which sends definitions of a script or a notebook
 - memory, locks and pipes that processes share stay shared (`shared`);
 - locks of `threading` become new, unlocked ones (`fresh`);
 - definitions of a module that a fresh interpreter could not import are sent by value;
-- a class that is sent by value has the same id in all processes that run the same script, and sets
-  in the code of functions are sorted, so that equal data sets have equal pickles (cloudpickle draws
-  a random id; the order of a set of texts differs from process to process);
+- sets in the code of functions are sorted, and with ``numbered`` a class that is sent by value has
+  the same id in all processes that run the same script, so that equal data sets have equal pickles
+  (the order of a set of texts differs from process to process; cloudpickle draws a random id);
 - an open text file is an error (cloudpickle would read it all and send a copy).
 """
 
@@ -21,7 +21,7 @@ import itertools
 import pickle
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import cloudpickle
@@ -33,6 +33,7 @@ from .arrays import reduce_array, reduce_tensor
 
 _CTYPES = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
 _found: set[str] = set()  # modules that a fresh interpreter finds
+_numbers: dict[str, Iterator[int]] = {}  # of classes, by name; none is used again
 
 
 class Sink(Protocol):
@@ -41,6 +42,14 @@ class Sink(Protocol):
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles one object graph; use as a context manager.
+
+    Parameters
+    ----------
+    sink, buffer_callback
+        As of `pickle.Pickler`.
+    numbered : bool
+        Classes that are sent by value get a number as their id. For readers that unpickle nothing
+        from other processes, whose classes may have the same numbers.
 
     Attributes
     ----------
@@ -51,9 +60,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """
 
     def __init__(
-        self, sink: Sink, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None
+        self,
+        sink: Sink,
+        buffer_callback: Callable[[pickle.PickleBuffer], Any] | None,
+        numbered: bool = False,
     ) -> None:
         super().__init__(sink, protocol=5, buffer_callback=buffer_callback)
+        self._numbered = numbered
         self.main_classes: dict[str, type] = {}
         torch: Any = sys.modules.get("torch")
         self._tensors = (torch.Tensor, torch.nn.Parameter) if hasattr(torch, "nn") else ()
@@ -110,7 +123,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind.__module__ == "__main__" and vars(sys.modules["__main__"]).get(name) is kind:
             self.main_classes[name] = kind
         self._find_module(kind.__module__)
-        _number_class(kind)
+        if self._numbered:
+            _number_class(kind)
 
     def _find_module(self, name: object) -> None:
         if not isinstance(name, str) or name in self._known_modules:
@@ -152,7 +166,8 @@ def _number_class(kind: type) -> None:
             return
         known = classes._DYNAMIC_CLASS_TRACKER_BY_ID
         name = f"{kind.__module__}.{kind.__qualname__}"
-        made = next(each for n in itertools.count() if (each := f"{name} {n}") not in known)
+        counted = _numbers.setdefault(name, itertools.count())
+        made = next(each for n in counted if (each := f"{name} {n}") not in known)
         classes._DYNAMIC_CLASS_TRACKER_BY_CLASS[kind] = made
         known[made] = kind
 

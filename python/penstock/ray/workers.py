@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import _engine
 from ..base.arguments import integer, real
-from ..errors import InvalidArgument
+from ..errors import Closed, InvalidArgument
 from ..remote.locality import Locality
 from ..remote.places import IN_FLIGHT, Host, RemoteWorkers, shares
 from ..remote.server import Server
@@ -199,10 +199,26 @@ def _draining_nodes() -> dict[str, int]:
         return {}
 
 
+def _check_running(node: str) -> None:
+    """Raise `Closed` if this process has left the Ray cluster in which `node` was its node.
+
+    Otherwise Ray's functions would start another cluster.
+    """
+    import ray
+
+    if not ray.is_initialized() or ray.get_runtime_context().get_node_id() != node:
+        raise Closed(
+            "Ray was shut down in this process, and with it the Loader's workers: close a Loader "
+            "before ray.shutdown(), and make another one after ray.init()",
+            "Loader",
+        )
+
+
 @dataclass(kw_only=True)
 class _Actor(Host):
     title: str
     workers: int
+    node: str  # of this process
     key: str
     actor: Any
     dataset: list[Any]  # references, which must live as long as the actor may be restarted
@@ -210,6 +226,7 @@ class _Actor(Host):
     def find(self) -> tuple[str, bytes]:
         import ray
 
+        _check_running(self.node)
         found: tuple[str, bytes] = ray.get(
             self.actor.store.remote(self.key, *self.dataset), timeout=_FIND_S
         )
@@ -232,6 +249,7 @@ class _RayWorkers(RemoteWorkers):
         # In the object store once per node, however many actors it has.
         dataset = [ray.put(np.frombuffer(part, np.uint8)) for part in (payload, files)]
         key = secrets.token_hex(16)
+        here = ray.get_runtime_context().get_node_id()
         serving = ray.remote(_ServingLoader)
         hosts: list[Host] = []
         for i, share in enumerate(shares(self.count, -(-self.count // each))):
@@ -244,6 +262,7 @@ class _RayWorkers(RemoteWorkers):
                 _Actor(
                     title=f"Ray's actor {i}",
                     workers=share,
+                    node=here,
                     key=key,
                     actor=actor,
                     dataset=dataset,
@@ -297,6 +316,7 @@ class _Node(Host):
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        _check_running(self.node)
         # Each time, because an idle actor ends itself.
         actor = (
             ray.remote(_ServingNode)

@@ -89,8 +89,13 @@ def main(index: int, fds: dict[str, int], settings: dict[str, Any]) -> None:
             return  # the Loader has ended, or its host
 
     def accept(listener: Any) -> None:
-        while (connection := listener.accept()) is not None:
-            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+        while not listener.closed:
+            try:
+                connection = listener.accept()
+            except Error:
+                continue  # out of descriptors; the listener waits by itself
+            if connection is not None:
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
     _engine.report_address(link, " ".join(each.address for each in listeners))
     for listener in listeners[1:]:

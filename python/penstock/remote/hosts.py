@@ -6,13 +6,17 @@ tickets on a worker that has a free connection. A worker has ``in_flight`` of th
 States of a host::
 
     searching ──open──> open ──"leaving"──> leaving ──end──> searching
-        ^                 └────────────────end──────────────────┘
+      │ ^                 └────────────────end──────────────────┘
+      └──Host.find raises Closed──> lost
 
 - searching: `Host.find` and the connection are tried again until they succeed.
+- lost: the host never comes back. A Loader without other workers fails.
 - open: its workers are used. At the end of the connection, those in use are cut.
 - leaving: its workers get no more tickets. Once none is in use, this end closes the connection.
 
-States of a worker: free or in use, as long as its host says that it lives; then forgotten.
+States of a worker: free or in use, as long as its host says that it lives; then forgotten. If a
+connection to it fails, its host is asked to replace it, unless other Loaders share it: then it is
+used again after a pause, because the failure may be of this process (such as no descriptors).
 
 A connection to a worker begins with the Loader's settings, so Loaders of different shares can use
 one worker. The pickled data set is equal for all shares.
@@ -39,8 +43,10 @@ CONNECT_S = 5.0
 _LEAVING_S = 0.1
 # A host that is there says within this time how a worker ended.
 _VERDICT_S = 10.0
+_SHARED_PAUSE_S = 0.2  # before a shared worker is used again whose connection failed
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-# With no other worker, a Loader waits so long for the first host to answer, or another one.
+# With no other worker, a Loader waits so long for a connection to a worker. A host that is starting
+# its workers is waited for.
 PATIENCE_S = 60.0
 
 
@@ -57,7 +63,7 @@ class Worker:
         # long as the host has not said so.
         self.running = -1
         self.call = 0
-        self.host_gone = False
+        self.host_lost = False
 
     def connect(self) -> Any:
         """Connect to its Unix socket if it is on this host, so that memory can be shared."""
@@ -92,6 +98,14 @@ class _Host:
         while not self.owner.closed:
             try:
                 address, secret = self.host.find()
+            except Closed as error:
+                self.owner.lost(error)
+                return
+            except Exception as error:
+                self.owner.unreachable(self, error)
+                pause = self._pause(pause)
+                continue
+            try:
                 connection = _engine.remote_connect(address, secret, CONNECT_S)
                 if self.owner.joined(self, connection, secret):
                     pause = _FIRST_PAUSE_S
@@ -100,8 +114,12 @@ class _Host:
                 self.owner.unreachable(self, error)
             finally:
                 self.owner.left(self)
-            self.owner.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = self._pause(pause)
+
+    def _pause(self, seconds: float) -> float:
+        """Wait before another attempt; return the seconds of the next pause."""
+        self.owner.sleep(seconds)
+        return min(2 * seconds, _LONGEST_PAUSE_S)
 
     def _listen(self, connection: Any, name: str) -> None:
         while True:
@@ -117,6 +135,8 @@ class _Host:
                 self.owner.came(self, int(message["worker"]), loader, address, local)
             elif kind == "send":
                 self.owner.send_dataset(self, connection)
+            elif kind == "starting":
+                self.owner.starting()
             elif kind == "unlike":
                 self.owner.warn_of_unlike(self)
             elif kind == "ended":
@@ -181,6 +201,7 @@ class Hosts:
         self.closed = False
         self._free: list[Worker] = []  # each as often as it has free connections
         self._updates: dict[int, bytes] = {}  # by version
+        self._used = 0  # places that have a connection
         self._lonely_since = time.monotonic()
         self._why = "no host has answered yet"
         self._opened = [(spec, spec.open(*self._dataset)) for spec in specs]
@@ -215,13 +236,19 @@ class Hosts:
             why = ""
             try:
                 connection = worker.connect()
-                why, had_ticket = self._core.run_remote(place, connection)
+                self._count_used(1)
+                try:
+                    why, had_ticket = self._core.run_remote(place, connection)
+                finally:
+                    self._count_used(-1)
                 self._end(place, worker if why and had_ticket else None)
             except Error as error:  # the worker ended meanwhile
-                why = str(error)
+                why = self._why = str(error)
             except Exception as error:
                 self.fail(error)
             self._give_back(worker, place, why)
+            with self._changed:
+                self._check_patience()
 
     def _end(self, place: int, lost: Worker | None) -> None:
         """Leave the ticket in hand to the supervisor. `lost`: the worker that had it."""
@@ -231,13 +258,14 @@ class Hosts:
     def _verdict(self, worker: Worker, place: int) -> tuple[bool, int]:
         """Whether the ticket of a lost connection counts as lost by it, and the call in hand.
 
-        It counts if the worker's process ended while it ran the ticket. A ticket that waited there
-        for its turn does not.
+        It counts if the worker's process ended while it ran the ticket, or did not end. A ticket
+        that waited there for its turn does not.
         """
         with self._changed:
-            self._send(worker.host, do="replace", worker=worker.number)  # unless it has ended
+            if not worker.host.shared:
+                self._send(worker.host, do="replace", worker=worker.number)  # unless it has ended
             self._changed.wait_for(
-                lambda: self.closed or worker.running >= 0 or worker.host_gone, _VERDICT_S
+                lambda: self.closed or worker.running >= 0 or worker.host_lost, _VERDICT_S
             )
             if worker.running >= 0:
                 return worker.running == place + 1, worker.call
@@ -255,6 +283,8 @@ class Hosts:
             return None
 
     def _give_back(self, worker: Worker, place: int, why: str) -> None:
+        if why and worker.host.shared:
+            self.sleep(_SHARED_PAUSE_S)
         with self._changed:
             worker.places.discard(place)
             host = worker.host
@@ -265,7 +295,7 @@ class Hosts:
                 if not worker.places:
                     host.workers.pop(worker.number)
                 self._close_if_left(host)
-            elif why:
+            elif why and not host.shared:
                 # The worker hangs, or the network failed: another process takes its place.
                 self._forget(worker)
                 self._send(host, do="replace", worker=worker.number)
@@ -273,8 +303,13 @@ class Hosts:
                 self._free.append(worker)
                 self._freed()
 
+    def _count_used(self, change: int) -> None:
+        with self._changed:
+            self._used += change
+            self._lonely_since = time.monotonic()
+
     def _check_patience(self) -> None:
-        if any(host.workers for host in self._hosts):
+        if self._used or self._core.closed():
             self._lonely_since = time.monotonic()
         elif self._alone and time.monotonic() - self._lonely_since > PATIENCE_S:
             self.fail(
@@ -326,6 +361,11 @@ class Hosts:
                 raise Closed("the data set has changed: the host is asked again", "Loader")
         payload, files = dataset
         messages.send(connection, payload + files, do="dataset", size=len(payload))
+
+    def starting(self) -> None:
+        """A host has no worker ready yet, and starts some."""
+        with self._changed:
+            self._lonely_since = time.monotonic()
 
     def _drop_dataset(self) -> None:
         """Forget the pickled data set, if the hosts have it, or other Loaders could bring it."""
@@ -386,20 +426,26 @@ class Hosts:
             host.connection = None
             workers = list(host.all_workers.values())
             for worker in workers:
-                worker.host_gone = True
+                worker.host_lost = True
                 self._forget(worker)
             host.all_workers.clear()
             self._changed.notify_all()
-            if not any(each.workers for each in self._hosts):
-                self._lonely_since = time.monotonic()
             orderly = self.closed or host.leaving
         if not orderly:
             LOG.warning(
-                "%s with %d workers of %s is gone", host.host.title, len(workers), self._title
+                "the connection to %s, with %d workers of %s, has ended",
+                host.host.title,
+                len(workers),
+                self._title,
             )
 
     def unreachable(self, host: _Host, error: Exception) -> None:
         self._why = f"{host.host.title}: {error}"
+
+    def lost(self, error: Closed) -> None:
+        """A host never comes back."""
+        if self._alone:
+            self.fail(WorkerLost(str(error), "Loader"))
 
     def fail(self, error: BaseException) -> None:
         self._core.set_fatal(error)

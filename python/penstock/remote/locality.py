@@ -90,7 +90,7 @@ class KnownFiles:
         return None if None in answers else True
 
 
-def nobody_has(paths: list[str], hosts: dict[str, KnownFiles]) -> str:
+def no_host_has(paths: list[str], hosts: dict[str, KnownFiles]) -> str:
     """Say why no host can run a ticket. `hosts`: by title, all have answered."""
     missing = [p for p in paths if not any(known.has([p]) for known in hosts.values())]
     names = ", ".join(hosts)

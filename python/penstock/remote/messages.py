@@ -24,6 +24,7 @@ do          fields                                            bytes
 ==========  ================================================  =================================
 refused     why
 send                                                          (the data set is to be sent)
+starting                                                      (no worker is ready yet; every 10 s)
 unlike                                                        (a pool has a data set of the same
                                                               title and size, and other bytes)
 worker      worker, port, local, loader                       (it can be connected to: at the
@@ -52,7 +53,7 @@ from ..errors import Closed, DataLoss
 
 
 def send(connection: Any, body: bytes = b"", **message: Any) -> None:
-    """Send a message. Raises `Closed` if the other end is gone."""
+    """Send a message. Raises `Closed` if the connection has ended."""
     connection.send(json.dumps(message).encode(), body)
 
 

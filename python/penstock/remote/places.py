@@ -27,7 +27,10 @@ class Host(ABC):
 
     @abstractmethod
     def find(self) -> tuple[str, bytes]:
-        """Return the server's address and secret, or raise an exception if it is not there."""
+        """Return the server's address and secret, or raise an exception if it is not there.
+
+        `Closed`: it never comes back. After any other exception it is called again.
+        """
 
 
 class RemoteWorkers(ABC):

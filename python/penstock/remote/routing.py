@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import Error, WorkerLost
 from .hosts import PATIENCE_S, Hosts, Worker
-from .locality import Locality, nobody_has
+from .locality import Locality, no_host_has
 
 
 class RoutedHosts(Hosts):
@@ -94,7 +94,7 @@ class RoutedHosts(Hosts):
                 elif len(there) == len(self._hosts) and all(
                     host.files.has(paths) is False for host in there
                 ):
-                    return nobody_has(paths, {host.host.title: host.files for host in there})
+                    return no_host_has(paths, {host.host.title: host.files for host in there})
                 elif time.monotonic() - since > PATIENCE_S:
                     self.fail(
                         WorkerLost(

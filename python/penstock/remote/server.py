@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import struct
 import threading
 import time
@@ -23,7 +24,9 @@ _CHILD = "penstock.remote.child:main"
 # one of the Loader's was ready: another process may be killing new ones.
 _MOST_FALSE_STARTS = 3
 _MOST_FALSE_STARTS_LATER = 10
-_OPEN_S = 30.0  # for the first message of a connection
+_OPEN_S = 30.0  # for the first message of a connection, and for a data set that was asked for
+_RESTART_S = 1.0  # between two attempts to start a process
+_STARTING_S = 10.0  # between two messages that workers are being started
 _DRAIN_S = 30.0  # for Loaders to leave a server that drains
 
 
@@ -257,8 +260,8 @@ class _Pool:
 
     A process: started -> ready (it has an address) -> ended; another one is started in its place.
 
-    Lock order: the server's, then the pool's. Messages are sent with the pool's lock, so that each
-    session gets those of a worker in their order.
+    Lock order: the server's, then the pool's. Messages are queued with the pool's lock, so that
+    each session gets those of a worker in their order. No message is sent with a lock.
     """
 
     def __init__(self, host: str, secret: bytes, title: str, size: int) -> None:
@@ -284,6 +287,11 @@ class _Pool:
     def is_unlike(self, other: _Pool) -> bool:
         """Whether the data sets may be meant to be equal, but are not."""
         return self.title == other.title and self.size == other.size
+
+    def is_starting(self) -> bool:
+        """Whether no process was ready yet, and the data set or a process is on its way."""
+        with self._lock:
+            return not self._served and (bool(self._workers) or not self.is_open)
 
     # ---- sessions --------------------------------------------------------------------------------
 
@@ -398,8 +406,12 @@ class _Pool:
         if count >= (_MOST_FALSE_STARTS_LATER if self._served else _MOST_FALSE_STARTS):
             self._spend(do="hopeless", how=how, said=last_words)
             return
-        with contextlib.suppress(Exception):  # the Loaders see that the worker ended
-            self._start(worker.place)
+        while True:
+            try:
+                self._start(worker.place)
+                return
+            except Exception:  # no memory, descriptors or threads now
+                time.sleep(_RESTART_S)
 
     def _spend(self, body: bytes = b"", **message: Any) -> None:
         with self._lock:
@@ -438,6 +450,8 @@ class _Pool:
                 if worker.started is not None:
                     worker.started.wait(2.0)
         self._launcher.close()
+        with contextlib.suppress(Error):  # the next process that listens there removes them
+            _engine.remove_dead_sockets()
         with self._lock:
             for fd in (self._payload, self._files, *self._updates.values()):
                 if fd >= 0:
@@ -451,6 +465,9 @@ class _Session:
 
     States: made -> in a pool (`run` read the Loader's first message) -> closed (the connection
     ended, or `close`). `pool` and `closed` change with the server's lock.
+
+    A thread of its own sends the messages, so a Loader that reads none stops no other session. A
+    Loader that has not sent its data set in time is disconnected, and another session is asked.
     """
 
     def __init__(self, connection: Any, server: Server) -> None:
@@ -460,15 +477,20 @@ class _Session:
         self.unlike = False  # a pool of the server has a data set that may be meant to be equal
         self._connection = connection
         self._server = server
+        # A body and a message; None: the last one.
+        self._outbox: queue.SimpleQueue[tuple[bytes, dict[str, Any]] | None] = queue.SimpleQueue()
 
     def run(self) -> None:
         """Serve the Loader until its connection ends."""
         try:
             head, _ = messages.receive(self._connection, _OPEN_S)
-            if not self._open(head):
+            if not self._is_equal_version(head):
                 return
+            threading.Thread(target=self._deliver, name="penstock deliver", daemon=True).start()
+            self._open(head)
             while (pool := self.pool) is not None:
-                message, body = messages.receive(self._connection)
+                timeout = None if pool.is_open else _OPEN_S
+                message, body = messages.receive(self._connection, timeout)
                 if message.get("do") == "dataset":
                     size = int(message["size"])
                     self._fill(pool, head, memoryview(body)[:size], memoryview(body)[size:])
@@ -483,21 +505,25 @@ class _Session:
         except (Error, OSError, KeyError, ValueError, TypeError):
             return  # the Loader has ended, or its bytes are no message
 
-    def _open(self, head: dict[str, Any]) -> bool:
+    def _is_equal_version(self, head: dict[str, Any]) -> bool:
         from .. import __version__
 
-        if head.get("version") != __version__:
-            self.send(
-                do="refused",
-                why=f"the server runs penstock {__version__}, and the Loader "
-                f"{head.get('version')}: install the same version on all hosts",
-            )
-            return False
+        if head.get("version") == __version__:
+            return True
+        messages.send(
+            self._connection,
+            do="refused",
+            why=f"the server runs penstock {__version__}, and the Loader "
+            f"{head.get('version')}: install the same version on all hosts",
+        )
+        return False
+
+    def _open(self, head: dict[str, Any]) -> None:
         key, title, size = str(head["share"]), str(head["title"]), int(head["size"])
         opens = self._server.enter(self, key, title, size)
         pool = self.pool
         if not opens or pool is None:
-            return pool is not None
+            return
         if self.unlike:
             self.send(do="unlike")
         stored = self._server.stored(head["key"])
@@ -505,7 +531,6 @@ class _Session:
             self.send(do="send")
         else:
             self._fill(pool, head, *stored)
-        return True
 
     def _fill(self, pool: _Pool, head: dict[str, Any], payload: Buffer, files: Buffer) -> None:
         pool.open(payload, files, int(head["first"]), int(head["workers"]), head["settings"])
@@ -530,12 +555,31 @@ class _Session:
         self.send(do="leaving")
 
     def send(self, body: bytes = b"", **message: Any) -> None:
-        with contextlib.suppress(Closed, Timeout):  # run() sees that the Loader has ended
-            messages.send(self._connection, body, **message)
+        """Queue a message. Never blocks."""
+        self._outbox.put((body, message))
+
+    def _deliver(self) -> None:
+        """Send the queued messages until `close`. A thread of its own."""
+        while True:
+            try:
+                queued = self._outbox.get(timeout=_STARTING_S)
+            except queue.Empty:
+                pool = self.pool
+                if pool is not None and not pool.is_starting():
+                    continue
+                queued = b"", {"do": "starting"}
+            if queued is None:
+                return
+            body, message = queued
+            try:
+                messages.send(self._connection, body, **message)
+            except (Closed, Timeout):  # run() sees that the Loader has ended
+                return
 
     def close(self) -> None:
         """Close the connection, and leave the pool. Any thread, more than once."""
         self.cut()
+        self._outbox.put(None)
         self._server.leave(self)
 
 

@@ -65,6 +65,7 @@ class ParameterClient(Closing):
             ).start()
         self._parameters: Parameters | None = None
         self._gradients: Slab | None = None
+        self._copying = threading.Lock()  # for a thread that copies into `gradients`
         self._iterating: tuple[Any, Iterator[Any]] | None = None
         self._lapses = 0
         self._skipped = 0
@@ -168,7 +169,7 @@ class ParameterClient(Closing):
         gradients : Slab, or dict from every block's name to an array
             As for `push`.
         into : Slab, optional
-            As for `pull`. It must not share memory with the gradients.
+            As for `pull`. Not the slab of the gradients, nor another one that shares its memory.
 
         Returns
         -------
@@ -200,8 +201,9 @@ class ParameterClient(Closing):
             parts, _ = parts_of(gradients, self.parameters, operation)
             pushed = self._client.push_parts(parts, into)
         else:
-            copy_all(self.gradients, gradients, operation)
-            pushed = self._client.push(self.gradients._slab, into)
+            with self._copying:  # until the shards have read the slab
+                copy_all(self.gradients, gradients, operation)
+                pushed = self._client.push(self.gradients._slab, into)
         applied, lapsed, versions = pushed
         if isinstance(target, Parameters):
             target.version = min(versions)

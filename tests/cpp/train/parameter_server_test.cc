@@ -142,6 +142,9 @@ TEST_P(Transports, a_push_with_a_pull_has_its_own_push_in_the_weights) {
   const auto stats = nlohmann::json::parse(world.server.stats());
   EXPECT_EQ(stats[0]["pulls"], client.local() ? 5 : 6);  // a push counts the local pulls before it
   message_of(Code::kInvalidArgument, [&] { client.push_pull(gradient, gradient); });
+  const Slab shared = Slab::make(client.layout(), Slab::Kind::kShared);
+  const Slab again = Slab::open(shared.fd(), client.layout());
+  message_of(Code::kInvalidArgument, [&] { client.push_pull(shared, again); });
   const GradientPart own{"b", weights.values_of(weights.layout().at("b"))};
   message_of(Code::kInvalidArgument, [&] { client.push_pull({&own, 1}, weights); });
   EXPECT_EQ(client.sequence(), 6u);

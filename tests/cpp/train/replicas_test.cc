@@ -344,11 +344,13 @@ TEST(ReplicasTest, a_process_whose_assignment_was_made_by_a_call_that_failed_wai
 TEST(ReplicasTest, both_in_turn_are_lost_and_nothing_else) {
   Places places({.optimizer = Optimizer::momentum(1.0, 0.0, {})});
   const auto client = places.connect();
+  const Slab weights = Slab::make(places.layout());
   for (size_t i = 0; i < 10; ++i) {
     client->push(places.ones());
     places.wait_complete();
     places.replace(i % kPlaces);
-    client->push(places.ones());
+    client->push_pull(places.ones(), weights);
+    EXPECT_EQ(weights.values()[0], static_cast<float>(2 * i + 2));
   }
   EXPECT_EQ(places.count(*client), 20);
 }
