@@ -28,16 +28,16 @@ namespace penstock::online {
 struct MqttOptions {
   std::string host = "localhost";
   uint16_t port = 1883;
-  std::vector<std::string> topics;  // filters: + and #, $share/<group>/<filter>
+  std::vector<std::string> topics = {};  // filters: + and #, $share/<group>/<filter>
   uint8_t qos = 1;
   mqtt::Version version = mqtt::Version::k311;
-  std::string client_id;  // empty: the broker chooses one; then there is no session to resume
+  std::string client_id = {};  // empty: the broker chooses one, and no session can be resumed
   // False: the broker keeps the session, and the messages for it, while the client is away.
   bool clean_start = true;
   uint32_t session_expiry_s = 3600;  // version 5, for how long it keeps them
   uint16_t keep_alive_s = 60;
-  std::string user, password;
-  std::optional<net::TlsClientOptions> tls;
+  std::string user = {}, password = {};
+  std::optional<net::TlsClientOptions> tls = std::nullopt;
   uint32_t max_packet_bytes = 64 << 20;
   double connect_timeout_s = 30;  // for the first connection; later ones are tried without end
   // Called while publish() and flush() wait, about ten times a second; may throw.

@@ -36,12 +36,12 @@ enum class Type : uint8_t {
 
 struct Connect {
   Version version = Version::k311;
-  std::string client_id;  // empty: the broker chooses one
+  std::string client_id = {};  // empty: the broker chooses one
   bool clean_start = true;
   uint16_t keep_alive_s = 60;
-  std::string user, password;     // empty: none
-  uint32_t session_expiry_s = 0;  // version 5
-  uint32_t max_packet_bytes = 0;  // version 5; 0: no limit
+  std::string user = {}, password = {};  // empty: none
+  uint32_t session_expiry_s = 0;         // version 5
+  uint32_t max_packet_bytes = 0;         // version 5; 0: no limit
 };
 void append(Bytes& out, const Connect& connect);
 // Error kInvalidArgument, unless it is a filter: + is a whole level, # the last one; a shared
