@@ -185,6 +185,8 @@ Region::Region(Token, Kind kind, os::Fd fd, std::byte* base, size_t reserve, boo
       fd_(std::move(fd)),
       base_(base),
       reserve_(reserve),
+      creator_(creator),
+      known_(kUnit),
       seen_(creator ? 0 : (reserve / kUnit + 63) / 64) {
   watch_forks();
 }
@@ -198,7 +200,18 @@ Region::~Region() {
 RegionHeader* Region::header() const noexcept { return reinterpret_cast<RegionHeader*>(base_); }
 
 size_t Region::committed() const noexcept {
-  return std::min<size_t>(header()->committed.load(std::memory_order_acquire), reserve_);
+  const size_t known = known_.load(std::memory_order_acquire);
+  if (creator_) return known;
+  const size_t announced = header()->committed.load(std::memory_order_acquire);
+  return announced <= known ? known : learn_committed(announced);
+}
+
+size_t Region::learn_committed(size_t announced) const noexcept {
+  struct stat file {};
+  const size_t bytes =
+      fstat(fd_.get(), &file) == 0 && file.st_size > 0 ? static_cast<size_t>(file.st_size) : 0;
+  atomic_max(known_, std::min({announced, bytes, reserve_}));
+  return known_.load(std::memory_order_acquire);
 }
 
 bool Region::extend(size_t up_to) noexcept {
@@ -212,6 +225,7 @@ bool Region::extend(size_t up_to) noexcept {
       return false;
     }
   }
+  known_.store(up_to, std::memory_order_release);
   header()->committed.store(up_to, std::memory_order_release);
   return true;
 }

@@ -70,7 +70,9 @@ class Region final : private ForkAware {
   int fd() const { return fd_.get(); }  // -1 for kPrivate
   std::byte* base() const { return base_; }
   size_t reserve() const { return reserve_; }  // bytes of address space mapped in this process
-  size_t committed() const noexcept;  // bytes from base() that may be touched without SIGBUS
+  // Bytes from base() that may be touched without SIGBUS, whatever another process writes into the
+  // region's header.
+  size_t committed() const noexcept;
   bool contains(const void* p) const noexcept {
     return static_cast<size_t>(static_cast<const std::byte*>(p) - base_) < reserve_;
   }
@@ -125,11 +127,16 @@ class Region final : private ForkAware {
   void after_fork_in_child() noexcept override;
   RegionHeader* header() const noexcept;
   bool headroom_for(size_t bytes) noexcept;
+  size_t learn_committed(size_t announced) const noexcept;
 
   Kind kind_;
   os::Fd fd_;
   std::byte* base_;
   size_t reserve_;
+  const bool creator_;
+  // Bytes that are known to be in the file. The creator's is the truth; elsewhere it follows
+  // RegionHeader::committed.
+  mutable std::atomic<size_t> known_{0};
   BlocksInUse in_use_;
   std::atomic<bool> inherited_{false};
   std::atomic<size_t> headroom_credit_{0};   // bytes that may be populated before checking again

@@ -44,8 +44,11 @@ struct alignas(64) SharedCounters::Row {
 };
 
 struct SharedCounters::Memory {
-  Memory(os::Fd its_fd, void* mapped, size_t its_bytes)
-      : fd(std::move(its_fd)), base(static_cast<std::byte*>(mapped)), bytes(its_bytes) {}
+  Memory(os::Fd its_fd, void* mapped, size_t its_bytes, size_t its_workers)
+      : fd(std::move(its_fd)),
+        base(static_cast<std::byte*>(mapped)),
+        bytes(its_bytes),
+        workers(its_workers) {}
   ~Memory() { os::unmap(base, bytes); }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
@@ -53,6 +56,7 @@ struct SharedCounters::Memory {
   const os::Fd fd;
   std::byte* const base;
   const size_t bytes;
+  const size_t workers;  // checked once: a worker that crashes may write anything into the head
 };
 
 SharedCounters SharedCounters::make(size_t workers, bool shared) {
@@ -66,7 +70,7 @@ SharedCounters SharedCounters::make(size_t workers, bool shared) {
   if (base == nullptr) {
     throw Error(Code::kOutOfMemory, "Hogwild", "no address space for the workers' counters");
   }
-  auto memory = std::make_shared<Memory>(std::move(fd), base, bytes);
+  auto memory = std::make_shared<Memory>(std::move(fd), base, bytes, workers);
   if (int error = os::populate_write(base, bytes, memory->fd.get(), 0); error != 0) {
     throw Error(Code::kOutOfMemory, "Hogwild",
                 std::string("no memory for the workers' counters: ") + std::strerror(error));
@@ -94,10 +98,11 @@ SharedCounters SharedCounters::open(int fd) {
   const auto bytes = static_cast<size_t>(file.st_size);
   void* base = os::reserve_mapping(own.get(), bytes, true);
   if (base == nullptr) throw Error::from_errno(errno, "Hogwild", "cannot map the counters");
-  auto memory = std::make_shared<Memory>(std::move(own), base, bytes);
   const auto& head = *static_cast<const Head*>(base);
+  const size_t workers = std::atomic_ref(const_cast<uint64_t&>(head.workers)).load();
+  auto memory = std::make_shared<Memory>(std::move(own), base, bytes, workers);
   if (head.magic != Head::kMagic || head.bytes != bytes ||
-      head.workers > (bytes - sizeof(Head)) / sizeof(Row)) {
+      workers > (bytes - sizeof(Head)) / sizeof(Row)) {
     throw refuse();
   }
   return SharedCounters(std::move(memory));
@@ -110,7 +115,7 @@ SharedCounters::Row& SharedCounters::row(size_t worker) const {
   return reinterpret_cast<Row*>(memory_->base + sizeof(Head))[worker];
 }
 int SharedCounters::fd() const { return memory_->fd.get(); }
-size_t SharedCounters::workers() const { return head().workers; }
+size_t SharedCounters::workers() const { return memory_->workers; }
 
 void SharedCounters::begin(uint64_t steps, uint64_t updates) const {
   head().limit = steps;

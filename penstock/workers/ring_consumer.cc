@@ -9,20 +9,20 @@ namespace penstock {
 namespace {
 // after a wait of this length the consumer wakes all workers
 constexpr int64_t kWakeAllNs = 1'000'000;
+constexpr int64_t kServingNs = 20'000'000;  // until a server is looked for again
 constexpr uint64_t kTogetherNs = 50'000;  // the longest that the consumer waits for further batches
 }  // namespace
 
 // ---- entries -----------------------------------------------------------------------------------
 
 bool RingConsumer::can_post() const {
-  const LaneHeader& header = ring_.header();
-  const uint64_t seq = header.posted.load(std::memory_order_relaxed);
-  if (seq - header.head.load(std::memory_order_relaxed) >= ring_.entries()) return false;
+  const uint64_t seq = ring_.posted();
+  if (seq - ring_.head() >= ring_.entries()) return false;
   return ring_.idle(seq);
 }
 
 BatchEntry& RingConsumer::next_entry() {
-  const uint64_t seq = ring_.header().posted.load(std::memory_order_relaxed);
+  const uint64_t seq = ring_.posted();
   BatchEntry& entry = ring_.entry_at(seq);
   entry.seq = seq;
   entry.layout_length = 0;
@@ -34,8 +34,20 @@ BatchEntry& RingConsumer::next_entry() {
 
 // Tasks past the entry's last granule stay idle.
 void RingConsumer::publish(BatchEntry& entry) {
-  for (uint32_t g = 0, end = ring_.granules_at(entry.seq); g < end; ++g) {
-    Task& task = ring_.task_at(entry.seq, g);
+  const uint64_t seq = ring_.posted();
+  PostedEntry& own = ring_.posted_at(seq);
+  own.epoch = entry.epoch;
+  own.base = entry.base;
+  own.step = entry.step;
+  own.version = entry.version;
+  own.input_offset = entry.input_offset;
+  own.rows = entry.rows;
+  own.owner = entry.owner.load(std::memory_order_relaxed);
+  own.stream = entry.stream;
+  own.rows_together = entry.rows_together;
+  own.granules.store(entry.granules.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  for (uint32_t g = 0, end = ring_.granules_at(seq); g < end; ++g) {
+    Task& task = ring_.task_at(seq, g);
     task.poisoned.store(0, std::memory_order_relaxed);
     task.claimed_ns.store(0, std::memory_order_relaxed);
     task.in_hand.store(0, std::memory_order_relaxed);
@@ -43,9 +55,31 @@ void RingConsumer::publish(BatchEntry& entry) {
     task.length = 0;
     task.bytes = 0;
     task.object = 0;
-    task.word.store(Task::word_of(entry.seq, 0, 0, 0, TaskState::kOpen), std::memory_order_release);
+    task.word.store(Task::word_of(seq, 0, 0, 0, TaskState::kOpen), std::memory_order_release);
   }
-  ring_.header().posted.store(entry.seq + 1, std::memory_order_seq_cst);
+  ring_.set_posted(seq + 1);
+}
+
+BatchEntry& RingConsumer::own_entry(uint64_t seq) {
+  BatchEntry& entry = ring_.entry_at(seq);
+  const PostedEntry& own = ring_.posted_at(seq);
+  // An abandoned thread may still read the entry, so a word that is right is not written.
+  const auto restore = [](auto& word, const auto& right) {
+    if (word != right) word = right;
+  };
+  restore(entry.seq, seq);
+  restore(entry.epoch, own.epoch);
+  restore(entry.base, own.base);
+  restore(entry.step, own.step);
+  restore(entry.version, own.version);
+  restore(entry.input_offset, own.input_offset);
+  restore(entry.rows, own.rows);
+  restore(entry.owner, own.owner);
+  restore(entry.stream, own.stream);
+  restore(entry.rows_together, own.rows_together);
+  restore(entry.granules, own.granules.load(std::memory_order_relaxed));
+  if (entry.layout_length > kLayoutBytes) entry.layout_length = kLayoutBytes;
+  return entry;
 }
 
 void RingConsumer::clear(uint64_t seq) {
@@ -54,17 +88,15 @@ void RingConsumer::clear(uint64_t seq) {
   }
 }
 
-void RingConsumer::advance_head(uint64_t head) {
-  ring_.header().head.store(head, std::memory_order_seq_cst);
-}
+void RingConsumer::advance_head(uint64_t head) { ring_.set_head(head); }
 
 void RingConsumer::close_layout(uint64_t seq) {
   std::atomic<uint32_t>& state = ring_.entry_at(seq).layout_state;
   const uint32_t serving = ring_.layout_word(seq, LayoutState::kProposing, BatchEntry::kServer);
   uint32_t word = state.load(std::memory_order_acquire);
   for (;;) {
-    if (word == serving) {
-      os::futex_wait(state, word, -1, ring_.shared());
+    if (word == serving && ring_.posted_at(seq).serving.load() != 0) {
+      os::futex_wait(state, word, kServingNs, ring_.shared());
       word = state.load(std::memory_order_acquire);
     } else if (state.compare_exchange_weak(word, ring_.layout_word(seq, LayoutState::kClosed))) {
       return;
@@ -119,8 +151,8 @@ uint64_t RingConsumer::batches_to_wait_for(uint64_t seq) const {
   const uint64_t each = typical_ticket_ns(), posted = ring_.posted();
   if (each == 0 || posted <= seq || now_ns() - waited_until_ns_ > kTogetherNs) return 0;
   const SleepingWorkers& sleepers = ring_.sleepers();
-  const uint64_t made = kTogetherNs * (sleepers.one_suffices() ? 1 : sleepers.active()) /
-                        (each * ring_.granules_at(seq));
+  const uint64_t made = kTogetherNs * (sleepers.one_suffices() ? 1 : sleepers.active()) / each /
+                        std::max(ring_.granules_at(seq), 1u);
   return std::min(made, (posted - seq) / 4);
 }
 
@@ -171,7 +203,7 @@ bool RingConsumer::progress() const {
   const uint64_t first = ring_.head(), end = ring_.posted();
   for (uint64_t seq = first; seq < end; ++seq) {
     // Batches of a later epoch are taken only after all of this one.
-    if (ring_.entry_at(seq).epoch != ring_.entry_at(first).epoch) break;
+    if (ring_.posted_at(seq).epoch != ring_.posted_at(first).epoch) break;
     if (ring_.ready(seq)) return true;
   }
   // Nothing is in flight, because withdrawn work still occupies the next place in the ring.
@@ -199,13 +231,13 @@ void RingConsumer::wake_workers(bool consumer_waits) {
   SleepingWorkers& sleepers = ring_.sleepers();
   if (!sleepers.any_asleep()) return;
   const LaneHeader& header = ring_.header();
-  const uint64_t posted = header.posted.load(std::memory_order_relaxed);
+  const uint64_t posted = ring_.posted();
   // Only its owner may claim an owned entry.
-  for (uint64_t seq = header.head.load(std::memory_order_relaxed); seq < posted; ++seq) {
-    const BatchEntry& entry = ring_.entry_at(seq);
-    if (entry.owner == kAnyWorker) break;
+  for (uint64_t seq = ring_.head(); seq < posted; ++seq) {
+    const uint32_t owner = ring_.posted_at(seq).owner;
+    if (owner == kAnyWorker) break;
     const uint64_t word = ring_.task_at(seq, 0).word.load(std::memory_order_relaxed);
-    if (Task::state_of(word) == TaskState::kOpen) sleepers.wake(entry.owner);
+    if (Task::state_of(word) == TaskState::kOpen) sleepers.wake(owner);
   }
   uint64_t open = open_tasks(posted, header.hint.load(std::memory_order_relaxed));
   if (open == 0) return;  // reopening wakes a worker by itself

@@ -21,6 +21,8 @@ class RingConsumer {
   // The entry to post next: fill it in, then publish it.
   BatchEntry& next_entry();
   void publish(BatchEntry& entry);
+  // The entry, with all that it was posted with, whatever workers have written there since.
+  BatchEntry& own_entry(uint64_t seq);
   // Done tasks become idle again. advance_head moves past the entries that were cleared.
   void clear(uint64_t seq);
   void advance_head(uint64_t head);

@@ -14,6 +14,7 @@ void RingSupervisor::withdraw_proposal(uint64_t seq, uint32_t worker) {
 uint32_t RingSupervisor::reopen(
     uint32_t worker, uint32_t most,
     const std::function<void(const TicketRing::Claim&)>& fail_after_losses, bool charged) {
+  ring_.repair_counts();
   uint32_t count = 0;
   for (uint64_t seq = ring_.oldest(), end = ring_.posted(); seq < end; ++seq) {
     withdraw_proposal(seq, worker);
@@ -54,7 +55,7 @@ void RingSupervisor::reopen_task(const TicketRing::Claim& claim, uint32_t losses
   task.claimed_ns.store(0, std::memory_order_relaxed);
   task.in_hand.store(0, std::memory_order_relaxed);
   const uint32_t attempt = Task::attempt_of(claim.word) % 255 + 1;
-  const uint32_t owner = claim.entry->owner.load(std::memory_order_relaxed);
+  const uint32_t owner = ring_.posted_at(claim.seq).owner;
   task.word.store(Task::word_of(claim.seq, 0, attempt, losses, TaskState::kOpen),
                   std::memory_order_seq_cst);
   // After the task is open: a worker that sees the new count finds the task open, or claimed.
@@ -69,7 +70,7 @@ void RingSupervisor::reopen_task(const TicketRing::Claim& claim, uint32_t losses
 bool RingSupervisor::poison(const TicketRing::Claim& claim, const Call& call, ResultKind kind) {
   const std::span<Poisoned> list = ring_.poisoned_of(claim);
   const uint32_t count = claim.task->poisoned.load(std::memory_order_relaxed);
-  if (count == list.size() || ring_.ending(claim, call)) return false;
+  if (count >= list.size() || ring_.ending(claim, call)) return false;
   Poisoned& next = list[count];
   if (!ring_.reserve(&next, sizeof(Poisoned))) return false;
   next.call.store(call.word(), std::memory_order_relaxed);

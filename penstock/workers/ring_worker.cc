@@ -28,7 +28,7 @@ bool RingWorker::try_claim(TicketRing& lane, uint64_t seq, uint32_t granule, uin
 bool RingWorker::claim_in(TicketRing& lane, TicketRing::Claim& out) {
   LaneHeader& header = lane.header();
   const uint64_t granules = lane.granules();
-  const uint64_t end = lane.posted() * granules, first = lane.head() * granules;
+  const uint64_t end = lane.end_of_work() * granules, first = lane.head() * granules;
   const uint64_t hint = header.hint.load(std::memory_order_relaxed);
   // The hint only saves time. Every open task from head on is found in any case, when a task was
   // reopened and before a worker sleeps.
@@ -68,7 +68,7 @@ bool RingWorker::claim_of(uint64_t seq, TicketRing::Claim& out) {
 
 bool RingWorker::open_in(TicketRing& lane) const {
   const uint64_t granules = lane.granules();
-  const uint64_t end = lane.header().posted.load(std::memory_order_seq_cst) * granules;
+  const uint64_t end = lane.end_of_work() * granules;
   for (uint64_t u = lane.head() * granules, next; u < end; u = next) {
     const uint64_t seq = u / granules;
     const auto granule = static_cast<uint32_t>(u % granules);

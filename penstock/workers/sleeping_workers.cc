@@ -63,7 +63,8 @@ void SleepingWorkers::wake_some(uint64_t count) {
 void SleepingWorkers::set_active(uint32_t count) {
   count = std::clamp(count, 1u, workers_);
   // First the number, then the event: a worker that read the old number waits on the old event.
-  const uint32_t before = ring_.active.exchange(count, std::memory_order_seq_cst);
+  const uint32_t before =
+      std::min(ring_.active.exchange(count, std::memory_order_seq_cst), workers_);
   // Newly parked workers wake, too, so that their wait for tickets is counted up to now.
   for (uint32_t w = std::min(before, count), end = std::max(before, count); w < end; ++w) rouse(w);
 }

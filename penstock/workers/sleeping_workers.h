@@ -51,7 +51,9 @@ class SleepingWorkers {
   void rouse_all();
 
   // ---- parking ----
-  uint32_t active() const { return ring_.active.load(std::memory_order_seq_cst); }
+  uint32_t active() const {
+    return std::min(ring_.active.load(std::memory_order_seq_cst), workers_);
+  }
   // Parks the workers from number `count` on. A parked worker finishes its ticket, then claims no
   // ticket of any lane and sleeps until it is active again or the ring closes. At least one worker
   // stays active. REQUIRED: no entry has an owner.

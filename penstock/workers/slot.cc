@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "penstock/base/clock.h"
@@ -12,6 +14,22 @@
 
 namespace penstock {
 
+namespace {
+
+// Counts a server before it takes an entry, until the entry's memory is decided.
+class SpaceServer {
+ public:
+  explicit SpaceServer(std::atomic<uint32_t>& count) : count_(count) { count_.fetch_add(1); }
+  ~SpaceServer() { count_.fetch_sub(1); }
+  SpaceServer(const SpaceServer&) = delete;
+  SpaceServer& operator=(const SpaceServer&) = delete;
+
+ private:
+  std::atomic<uint32_t>& count_;
+};
+
+}  // namespace
+
 bool serve_space_requests(TicketRing& ring, Allocator& arena) {
   bool all = true;
   uint64_t head = ring.head();
@@ -19,6 +37,7 @@ bool serve_space_requests(TicketRing& ring, Allocator& arena) {
     BatchEntry& entry = ring.entry_at(seq);
     // Several threads may be here at once: the thread that takes the entry out of kProposed serves
     // it. The consumer waits for that before it reuses the entry (see RingConsumer::close_layout).
+    const SpaceServer here(ring.posted_at(seq).serving);
     uint32_t proposed = ring.layout_word(seq, LayoutState::kProposed);
     if (!entry.layout_state.compare_exchange_strong(
             proposed, ring.layout_word(seq, LayoutState::kProposing, BatchEntry::kServer))) {
@@ -44,6 +63,10 @@ bool serve_space_requests(TicketRing& ring, Allocator& arena) {
 }
 
 std::byte* LocalMemory::at(uint64_t offset) { return arena_.region()->base() + offset; }
+
+bool LocalMemory::holds(uint64_t offset, uint64_t bytes) {
+  return offset < arena_.region()->reserve() && arena_.bytes_of(at(offset)) >= bytes;
+}
 
 namespace {
 
@@ -78,7 +101,11 @@ std::byte* Slot::memory(std::span<const std::byte> layout, uint64_t bytes, uint3
             std::memcmp(entry.layout, layout.data(), layout.size()) != 0) {
           return nullptr;
         }
-        return memory_->at(entry.block_offset);
+        const uint64_t offset = entry.block_offset;
+        if (ring_.shared() && !memory_->holds(offset, bytes)) {
+          throw Error(Code::kDataLoss, "batch", "a worker process damaged the place of a batch");
+        }
+        return memory_->at(offset);
       }
       if (state == LayoutState::kNoSpace) {
         throw Error(Code::kOutOfMemory, "batch",
@@ -183,29 +210,69 @@ bool Slot::finish_spill(ResultKind kind, uint64_t payload_bytes, std::unique_ptr
                 [&](Task& task) { write_spill(task, kind, payload_bytes, std::move(spill)); });
 }
 
+namespace {
+
+// The spills that no consumer has taken yet, by number. Rings are shared with worker processes,
+// which must not make this process follow a pointer.
+class Spills {
+ public:
+  uint64_t add(std::unique_ptr<Spill> spill) {
+    const std::lock_guard lock(mutex_);
+    kept_.emplace(++last_, std::move(spill));
+    return last_;
+  }
+
+  std::unique_ptr<Spill> take(uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    auto found = kept_.extract(number);
+    return found ? std::move(found.mapped()) : nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  uint64_t last_ = 0;
+  std::unordered_map<uint64_t, std::unique_ptr<Spill>> kept_;
+};
+
+Spills& spills() {
+  static Spills& one = *new Spills;  // never destroyed: threads may end after static objects
+  return one;
+}
+
+}  // namespace
+
+std::unique_ptr<Spill> take_spill(Task& task) {
+  return spills().take(std::exchange(task.object, uint64_t{0}));
+}
+
+std::string_view text_in(const Task& task) {
+  return {reinterpret_cast<const char*>(task.packet),
+          std::min<size_t>(task.length, sizeof(task.packet))};
+}
+
 void write_spill(Task& task, ResultKind kind, uint64_t payload_bytes,
                  std::unique_ptr<Spill> spill) {
   task.kind = kind;
   task.bytes = payload_bytes;
   task.length = sizeof(task.packet) + 1;
   task.block = {0, spill->size, 0, kSpilled};
-  task.object = reinterpret_cast<uint64_t>(spill.release());
+  task.object = spills().add(std::move(spill));
 }
 
 Ticket ticket_of(const TicketRing::Claim& claim) {
   const BatchEntry& entry = *claim.entry;
-  uint32_t share = (entry.rows + entry.granules - 1) / entry.granules;
-  uint32_t begin = std::min(claim.granule * share, entry.rows);
+  const uint64_t share = entry.granule_rows(), rows = entry.rows;
+  const auto begin = static_cast<uint32_t>(std::min(claim.granule * share, rows));
   return {entry.epoch,
           entry.base,
           entry.step,
           entry.version,
           entry.rows,
           begin,
-          std::min(begin + share, entry.rows),
+          static_cast<uint32_t>(std::min(begin + share, rows)),
           entry.stream,
           claim.lane,
-          entry.rows_together,
+          entry.rows_together != 0,
           entry.input_offset};
 }
 

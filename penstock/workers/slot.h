@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "penstock/workers/ticket_ring.h"
@@ -21,6 +22,12 @@ class BatchMemory {
   virtual ~BatchMemory() = default;
   // The address in this process of an offset in the consumer's arena.
   virtual std::byte* at(uint64_t offset) = 0;
+  // Whether a block of the arena with at least `bytes` begins at this offset. The consumer's
+  // process checks what its workers may have overwritten; workers believe the consumer.
+  virtual bool holds(uint64_t offset, uint64_t bytes) {
+    (void)offset, (void)bytes;
+    return true;
+  }
   // An entry's layout was proposed and needs memory: allocates it, or asks the consumer's process.
   virtual void request(TicketRing& ring) = 0;
 };
@@ -35,6 +42,7 @@ class LocalMemory : public BatchMemory {
  public:
   explicit LocalMemory(Allocator& arena) : arena_(arena) {}
   std::byte* at(uint64_t offset) override;
+  bool holds(uint64_t offset, uint64_t bytes) override;
   void request(TicketRing& ring) override { serve_space_requests(ring, arena_); }
 
  private:
@@ -44,7 +52,7 @@ class LocalMemory : public BatchMemory {
 class TicketRunner;
 
 // A self-contained packet that came over a link or a connection: its bytes in memory of the
-// consumer's process. Task::object points at it; the code that takes the result deletes it.
+// consumer's process. Task::object is its number there.
 struct Spill {
   std::shared_ptr<std::byte[]> bytes;
   uint64_t size = 0;
@@ -172,6 +180,11 @@ class Slot {
 
 // Writes a spill as the result of a task in state writing.
 void write_spill(Task& task, ResultKind kind, uint64_t payload_bytes, std::unique_ptr<Spill> spill);
+// The spill that is a task's result, for the code that takes the result. nullptr: the number is no
+// spill's (any more). Any thread.
+std::unique_ptr<Spill> take_spill(Task& task);
+// The text of an inline packet.
+std::string_view text_in(const Task& task);
 
 // The ticket of an entry. REQUIRED: the claim still holds the entry; a worker has Slot::ticket().
 Ticket ticket_of(const TicketRing::Claim& claim);

@@ -196,7 +196,9 @@ void Supervisor::on_message(uint32_t worker, Event& event) {
 void Supervisor::receive_spill(uint32_t worker, int link, int process, const LinkHeader& header) {
   auto spill = std::make_unique<Spill>();
   spill->size = header.bytes;
-  spill->bytes.reset(new (std::nothrow) std::byte[header.bytes]);
+  if (header.bytes <= os::memory_limit()) {
+    spill->bytes.reset(new (std::nothrow) std::byte[header.bytes]);
+  }
   auto [lane, seq, granule] = ring_.address_of(header.number);
   Task& task = lane.task_at(seq, granule);
   if (spill->bytes == nullptr) {

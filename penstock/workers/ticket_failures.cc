@@ -74,6 +74,7 @@ std::optional<uint32_t> TicketFailures::check_lane(TicketRing& lane, uint64_t no
       const uint64_t word = task.word.load(std::memory_order_acquire);
       uint64_t since = task.claimed_ns.load(std::memory_order_relaxed);
       if (Task::state_of(word) != TaskState::kClaimed || Task::seq_of(word) != seq) continue;
+      if (Task::worker_of(word) >= lane.workers()) continue;  // written by a worker that crashed
       if (since == 0) {
         // Workers read no clock: a ticket's time begins when it is first seen claimed here.
         uint64_t seen = now;

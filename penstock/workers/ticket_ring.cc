@@ -62,6 +62,17 @@ void TicketRing::map() {
     if (file_) lane->file_ = os::duplicate(file_.get(), "Loader");
     lane->sleepers_ = sleepers_;
   }
+  for (uint32_t l = 0; l < lanes(); ++l) {
+    lane(l).head_ = &lane(l).header_->head;
+    lane(l).posted_ = &lane(l).header_->posted;
+  }
+}
+
+void TicketRing::keep_own() {
+  own_ = std::make_unique<Own>();
+  own_->entries = std::vector<PostedEntry>(entries_);
+  head_ = &own_->head;
+  posted_ = &own_->posted;
 }
 
 bool TicketRing::reserve(void* from, size_t bytes) {
@@ -103,6 +114,7 @@ std::unique_ptr<TicketRing> TicketRing::create(const Shape& shape, bool shared) 
   if (shared) ring->file_ = os::memory_file("penstock-ring", ring->bytes_);
   ring->map();
   ring->populate();
+  for (uint32_t l = 0; l < ring->lanes(); ++l) ring->lane(l).keep_own();
   RingHeader* h = ring->ring_;
   h->entries = ring->entries_;
   h->granules = ring->granules_;
@@ -170,6 +182,30 @@ WorkerFigures TicketRing::figures(uint32_t worker) {
 
 // ---- entries and tasks -------------------------------------------------------------------------
 
+void TicketRing::set_head(uint64_t head) {
+  own_->head.store(head, std::memory_order_seq_cst);
+  header_->head.store(head, std::memory_order_seq_cst);
+}
+
+void TicketRing::set_posted(uint64_t posted) {
+  own_->posted.store(posted, std::memory_order_seq_cst);
+  header_->posted.store(posted, std::memory_order_seq_cst);
+}
+
+// The consumer may change the counts meanwhile. It writes its own first, so the shared word that
+// was read before is never newer.
+void TicketRing::repair_counts() {
+  const auto repair = [](std::atomic<uint64_t>& shared, const std::atomic<uint64_t>& own) {
+    uint64_t seen = shared.load(std::memory_order_seq_cst);
+    const uint64_t right = own.load(std::memory_order_seq_cst);
+    if (seen != right) shared.compare_exchange_strong(seen, right);
+  };
+  repair(header_->head, own_->head);
+  repair(header_->posted, own_->posted);
+  const uint64_t hint = header_->hint.load(std::memory_order_relaxed);
+  if (hint / granules_ > posted()) header_->hint.store(0, std::memory_order_relaxed);
+}
+
 uint64_t TicketRing::oldest() const {
   const uint64_t end = posted();
   return end > entries_ ? end - entries_ : 0;
@@ -236,8 +272,9 @@ std::span<Poisoned> TicketRing::poisoned_of(const Claim& claim) const {
 }
 
 std::optional<TicketRing::Ending> TicketRing::ending(const Claim& claim, const Call& call) const {
+  const std::span<Poisoned> list = poisoned_of(claim);
   const uint32_t count = claim.task->poisoned.load(std::memory_order_acquire);
-  for (const Poisoned& each : poisoned_of(claim).first(count)) {
+  for (const Poisoned& each : list.first(std::min<size_t>(count, list.size()))) {
     if (each.call.load(std::memory_order_relaxed) != call.word()) continue;
     const uint64_t ending = each.ending.load(std::memory_order_relaxed);
     return Ending{static_cast<uint32_t>(ending >> 8), static_cast<ResultKind>(ending & 0xff)};

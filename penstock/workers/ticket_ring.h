@@ -52,7 +52,12 @@ namespace penstock {
 //  6. A task's word never takes the same claimed value twice while a worker may remember the first
 //     one, because every reopening increments `attempt`. So a worker can tell that its ticket was
 //     taken away.
-//  7. Nothing depends on what a killed process leaves half done: `reopens` only grows, and reopen()
+//  7. The consumer's process believes of the ring only what cannot harm it. A worker that crashes
+//     may write any word. So the counts that loops run to, and what the consumer itself wrote into
+//     an entry, are read from a private copy (TicketRing::Own); every other number is checked
+//     before it is used as an index, a length or a divisor. Nothing in the ring is a pointer of the
+//     consumer's process, unless the ring is not shared.
+//  8. Nothing depends on what a killed process leaves half done: `reopens` only grows, and reopen()
 //     repeats wake-ups that died together with their worker.
 
 class TicketRing {
@@ -100,14 +105,24 @@ class TicketRing {
 
   // ---- entries and tasks ----
   // The lowest entry not yet cleared, and one past the newest.
-  uint64_t head() const { return header_->head.load(std::memory_order_acquire); }
-  uint64_t posted() const { return header_->posted.load(std::memory_order_acquire); }
+  uint64_t head() const { return head_->load(std::memory_order_acquire); }
+  uint64_t posted() const { return posted_->load(std::memory_order_seq_cst); }
+  // As posted(), but at most a ring's length past head(), whatever the words say. For workers.
+  uint64_t end_of_work() const { return std::min(posted(), head() + entries_); }
+  // By the consumer. Sequentially consistent, see invariant 5.
+  void set_head(uint64_t head);
+  void set_posted(uint64_t posted);
+  // Writes the counts into the ring again, where a dead worker has overwritten them.
+  void repair_counts();
   // The oldest entry that may still be worked on. Withdrawn entries are older than head().
   uint64_t oldest() const;
   BatchEntry& entry_at(uint64_t seq) const { return entry_ring_[seq & (entries_ - 1)]; }
   uint32_t granules_at(uint64_t seq) const {
-    return entry_at(seq).granules.load(std::memory_order_relaxed);
+    if (own_ != nullptr) return posted_at(seq).granules.load(std::memory_order_relaxed);
+    return std::min(entry_at(seq).granules.load(std::memory_order_relaxed), granules_);
   }
+  // The entry as it was posted. REQUIRED: this process created the ring.
+  PostedEntry& posted_at(uint64_t seq) const { return own_->entries[seq & (entries_ - 1)]; }
   Task& task_at(uint64_t seq, uint32_t granule) const {
     return task_ring_[(seq & (entries_ - 1)) * granules_ + granule];
   }
@@ -188,6 +203,7 @@ class TicketRing {
   void shape_lanes(std::span<const uint32_t> inner);
   void populate();
   void map();
+  void keep_own();
 
   os::Fd file_;
   uint32_t lane_ = 0;
@@ -203,6 +219,13 @@ class TicketRing {
   Task* task_ring_ = nullptr;
   Poisoned* poisoned_ring_ = nullptr;
   std::shared_ptr<SleepingWorkers> sleepers_;  // of all lanes
+  // The creator's copy of what the consumer writes; see invariant 7.
+  struct Own {
+    std::atomic<uint64_t> head{0}, posted{0};
+    std::vector<PostedEntry> entries;
+  };
+  std::unique_ptr<Own> own_;  // nullptr: another process created the ring
+  const std::atomic<uint64_t>*head_ = nullptr, *posted_ = nullptr;  // own_'s, or header_'s
 };
 
 }  // namespace penstock

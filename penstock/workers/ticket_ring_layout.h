@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -130,6 +131,17 @@ struct Poisoned {
 //                                             server is done
 enum class LayoutState : uint32_t { kNone, kProposing, kProposed, kReady, kNoSpace, kClosed };
 
+// What the consumer alone writes into an entry. The consumer's process keeps a copy of its own,
+// because a worker that crashes may write anything into the ring.
+struct PostedEntry {
+  uint64_t epoch = 0, base = 0, step = 0, version = 0;
+  uint64_t input_offset = 0;
+  uint32_t rows = 0, owner = kAnyWorker, stream = 0;
+  uint8_t rows_together = 0;
+  std::atomic<uint32_t> granules{0};
+  std::atomic<uint32_t> serving{0};  // servers that may be allocating its memory
+};
+
 struct alignas(64) BatchEntry {
   uint64_t seq;
   uint64_t epoch, base, step, version;
@@ -142,7 +154,7 @@ struct alignas(64) BatchEntry {
   std::atomic<uint32_t> owner;
   uint32_t stream;
   // A row's place in the batch is known only when all rows are made, so one worker makes them all.
-  bool rows_together;
+  uint8_t rows_together;  // not bool: another process may write any byte
   // A sampler's indices, or a StreamChunk, in the consumer's arena. 0: the plan says which elements
   // these are.
   uint64_t input_offset;
@@ -154,6 +166,12 @@ struct alignas(64) BatchEntry {
   std::atomic<uint32_t>
       tainted;  // an abandoned thread may still write here: never reuse the memory
   alignas(64) std::byte layout[kLayoutBytes];
+
+  // Rows of a granule; the last one may have fewer. At least 1.
+  uint32_t granule_rows() const {
+    const uint64_t count = std::max(granules.load(std::memory_order_relaxed), 1u);
+    return static_cast<uint32_t>(std::max<uint64_t>((rows + count - 1) / count, 1));
+  }
 
   static constexpr uint32_t kServer = kMaxWorkers;  // the proposer while a server allocates
   static LayoutState layout_state_of(uint32_t word) {

@@ -147,10 +147,13 @@ void run_slot(TicketRunner& runner, Slot& slot) {
 }
 
 Error error_in(const Task& task) {
-  const auto* packet = reinterpret_cast<const char*>(task.packet);
+  std::string_view packet = text_in(task);
+  if (packet.size() < 2) return {Code::kDataLoss, "worker", "an error without its text"};
+  const auto code = static_cast<Code>(packet[0]);
   const auto length = static_cast<uint8_t>(packet[1]);
-  return {static_cast<Code>(packet[0]), std::string(packet + 2, length),
-          std::string(packet + 2 + length, task.length - 2 - length)};
+  packet.remove_prefix(2);
+  return {code, std::string(packet.substr(0, length)),
+          std::string(packet.substr(std::min<size_t>(length, packet.size())))};
 }
 
 void serve(TicketRing& ring, uint32_t worker, TicketRunner& runner, BatchMemory* memory) {

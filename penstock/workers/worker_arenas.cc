@@ -7,6 +7,7 @@ namespace penstock {
 
 namespace {
 constexpr std::chrono::milliseconds kLookForClosing{50};  // another thread may close the ring
+constexpr int kLooks = 1200;                              // a minute: then the number is no arena's
 }  // namespace
 
 void WorkerArenas::add(uint32_t worker, uint32_t number, std::shared_ptr<Region> region) {
@@ -33,7 +34,8 @@ std::shared_ptr<Region> WorkerArenas::region(uint32_t number) {
   std::unique_lock lock(mutex_);
   drop_orphans_locked();
   auto decided = [&] { return arenas_.contains(number) || closed_ || ring_.closed(); };
-  while (!announced_.wait_for(lock, kLookForClosing, decided)) {
+  for (int look = 0; look < kLooks && !announced_.wait_for(lock, kLookForClosing, decided);
+       ++look) {
   }
   auto found = arenas_.find(number);
   return found == arenas_.end() ? nullptr : found->second.region;

@@ -28,7 +28,8 @@ class WorkerArenas {
   // Whether the arena was announced, so that region() will not wait.
   bool knows(uint32_t number);
   // Waits until the arena is announced, because a result may overtake the announcement. nullptr
-  // once this or the ring is closed.
+  // once this or the ring is closed, and after a minute: a worker that crashed may write any
+  // number.
   std::shared_ptr<Region> region(uint32_t number);
   // Releases arenas that only leases may need.
   void drop_orphans();

@@ -3,7 +3,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <string_view>
 #include <utility>
 
 #include "penstock/base/error.h"
@@ -49,11 +51,14 @@ void FailureRaiser::raise(Task& task, const Ticket& ticket) {
   if (task.kind == ResultKind::kError) {
     detail = values_.take(task);
   } else if (task.kind == ResultKind::kNoSpace) {
-    detail = nb::str(reinterpret_cast<const char*>(task.packet), task.length);
+    const std::string_view text = text_in(task);
+    detail = nb::str(text.data(), text.size());
   } else {
     uint32_t what = Call::of(task.in_hand.load()).what;
     if (!python_workers_ && what != kUnknownCall) what = 0;
-    uint32_t first = static_cast<uint32_t>(task.bytes), end = first + 1;
+    const uint64_t rows = std::max(ticket.end - ticket.begin, 1u);
+    auto first = static_cast<uint32_t>(std::min(task.bytes, rows - 1));
+    uint32_t end = first + 1;
     if (what == kAllAtOnce) {
       call = "__getitems__";
       end = first + ticket.end - ticket.begin;

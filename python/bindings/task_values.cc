@@ -46,7 +46,8 @@ nb::object TaskValues::take(Task& task) {
     return decoded(decode({task.packet, task.length}, {}, nullptr, arena_of_));
   }
   if (task.block.arena == kSpilled) {
-    std::shared_ptr<Spill> spill(reinterpret_cast<Spill*>(std::exchange(task.object, 0)));
+    std::shared_ptr<Spill> spill = take_spill(task);
+    if (spill == nullptr) throw Error(Code::kDataLoss, "Loader", "a result without its packet");
     uint32_t tree = 0;
     if (spill->size < sizeof(tree)) throw Error(Code::kInternal, "Loader", "an empty packet");
     std::memcpy(&tree, spill->bytes.get(), sizeof(tree));
@@ -58,6 +59,9 @@ nb::object TaskValues::take(Task& task) {
   auto region = arena_of_(task.block.arena);
   if (region == nullptr) check_open_();
   if (region == nullptr) throw Error(Code::kInternal, "Loader", "a result without its arena");
+  if (task.length > task.block.bytes) {
+    throw Error(Code::kDataLoss, "Loader", "a packet that is longer than its block");
+  }
   Lease lease(region, {task.block.offset, task.block.bytes, task.block.generation, 0});
   return decoded(decode({lease.data(), task.length}, {}, nullptr, arena_of_));
 }

@@ -245,7 +245,7 @@ void to_worker(Input& input) {
     const Task& task = ring->task_at(seq, 0);
     if (worker.ended()) break;
     REQUIRE(Task::state_of(task.word.load()) == TaskState::kDone);
-    if (task.length > Slot::kInline) delete reinterpret_cast<Spill*>(task.object);
+    if (task.length > Slot::kInline) (void)take_spill(ring->task_at(seq, 0));
     RingConsumer(*ring).close_layout(seq);
     RingConsumer(*ring).clear(seq);
     RingConsumer(*ring).advance_head(seq + 1);

@@ -22,6 +22,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 import ray_cluster
 import ray_functions
+from penstock.ray.report import Collected, Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -83,6 +84,24 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.5)
+
+
+def test_a_shard_has_the_row_of_its_newest_leader() -> None:
+    def row(host: str, epoch: int, pushes: int, seen: float) -> Row:
+        tags = {"server": "main", "shard": "0"}
+        return Row("server", host, 7, tags, {"pushes": pushes, "epoch": epoch}, seen)
+
+    collected = Collected()
+    for each in (row("a", 1, 10, 1.0), row("b", 2, 12, 3.0), row("a", 1, 11, 3.5)):
+        collected.keep(each)
+    assert [(each.host, each.counts["pushes"]) for each in collected.read()[0]] == [("b", 12)]
+    collected.keep(row("b", 2, 20, 5.0))
+    assert [each.counts["pushes"] for each in collected.read()[0]] == [20]
+    collected.keep(row("c", 1, 1, 60.0))  # of another server with this name
+    assert [each.host for each in collected.read()[0]] == ["c"]
+    for pid in (1, 2):
+        collected.keep(Row("feed", "a", pid, {"rank": "0"}, {}, 1.0))
+    assert len(collected.read()[0]) == 3
 
 
 def test_one_page_has_the_parts_of_all_hosts(cluster: Any, tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 
@@ -17,6 +17,17 @@ import penstock
 from penstock import train
 from penstock.train import shard_processes
 from train_servers import gone, ones, served, start, until
+
+
+def taken(address):
+    """A socket that listens at an address, as soon as no other does."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return socket.create_server(address)
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
 
 def in_the_way(folder):
@@ -210,21 +221,31 @@ def test_a_log_handler_may_use_the_server():
 
 
 @pytest.mark.slow
-def test_a_shard_that_is_killed_whenever_it_starts_is_not_started_without_a_pause(tmp_path):
-    large = train.Parameters({"w": (8_000_000,)})  # to write its file takes a while
+def test_a_shard_that_fails_whenever_it_starts_is_not_started_without_a_pause():
+    parameters = train.Parameters({"w": (3,)})
     with train.ParameterServer(
-        large, train.SGD(1.0), use_multiprocessing=True, snapshots=tmp_path
+        parameters, train.SGD(1.0), listen="tcp://127.0.0.1:0", use_multiprocessing=True
     ) as server:
         supervisor = server._processes._process.pid
-        seen, end = set(), time.monotonic() + 3
-        while time.monotonic() < end:
+
+        def shards():
             with open(f"/proc/{supervisor}/task/{supervisor}/children") as children:
-                for pid in map(int, children.read().split()):
-                    seen.add(pid)
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-        # Each shard that could serve for a moment resets the pauses, also long ones.
-        assert 3 < len(seen) < 200
+                return [int(pid) for pid in children.read().split()]
+
+        # A shard that served for a moment is started again at once. So none may serve: its port is
+        # taken before the supervisor can see that the first one has ended.
+        host, port = server.addresses[0].removeprefix("tcp://").split(":")
+        os.kill(supervisor, signal.SIGSTOP)
+        os.kill(shards()[0], signal.SIGKILL)
+        with taken((host, int(port))):
+            os.kill(supervisor, signal.SIGCONT)
+            seen, end = set(), time.monotonic() + 3
+            while time.monotonic() < end:
+                seen.update(shards())
+        # Pauses of 10 ms, 20 ms and so on, to 1 s.
+        assert 3 < len(seen) < 20
+        with train.connect(server.addresses) as client:  # the port is free
+            client.push(ones(client))
 
 
 @pytest.mark.slow

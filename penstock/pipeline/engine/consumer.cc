@@ -45,6 +45,7 @@ bool Consumer::next() {
       case Scheduler::Poll::kFailed:
         policy_.check_open();
         policy_.raise(engine_.stream_failure());
+        break;
       case Scheduler::Poll::kBatch: {
         if (engine_.remake_if_mismatched()) break;
         if (auto granule = scheduler.failed_granule()) {

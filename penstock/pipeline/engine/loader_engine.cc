@@ -305,10 +305,10 @@ void LoaderEngine::raise(Task& task, const Ticket& ticket) {
     failure.error = std::make_exception_ptr(error_in(task));
   } else {
     failure.index = plan.index_of(ticket.epoch, ticket.base, ticket.step, ticket.begin);
-    std::string text(reinterpret_cast<const char*>(task.packet), task.length);
-    failure.error = std::make_exception_ptr(Error(Code::kOutOfMemory, "Loader", text));
+    failure.error =
+        std::make_exception_ptr(Error(Code::kOutOfMemory, "Loader", std::string(text_in(task))));
   }
-  raise(std::move(failure));
+  LoaderEngine::raise(std::move(failure));  // a virtual call loses [[noreturn]] in GCC
 }
 
 void LoaderEngine::raise(LoaderFailure failure) {

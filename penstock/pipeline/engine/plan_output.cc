@@ -14,16 +14,11 @@ namespace penstock {
 
 namespace {
 
-uint32_t rows_of_granule(const BatchEntry& entry) {
-  const uint32_t granules = entry.granules.load(std::memory_order_relaxed);
-  return (entry.rows + granules - 1) / granules;
-}
-
 // Finds the gaps after the granules' rows; each granule has its rows at its front. `losses`
 // ascend.
 std::vector<uint32_t> gaps_of(const BatchEntry& entry, const std::vector<Loss>& losses) {
   std::vector<uint32_t> gaps;
-  const uint32_t share = rows_of_granule(entry);
+  const uint32_t share = entry.granule_rows();
   for (auto loss = losses.begin(); loss != losses.end();) {
     const uint32_t end = std::min((loss->row / share + 1) * share, entry.rows);
     auto next = loss;
@@ -112,6 +107,10 @@ std::optional<PlanOutput::Item> PlanOutput::take(uint64_t bytes, uint32_t worker
     all = losses;
     std::erase_if(losses, [](const Loss& loss) { return !loss.gap; });
   }
+  const auto beyond = [&](const Loss& loss) { return loss.row >= entry.rows; };
+  if (losses.size() > entry.rows || std::ranges::any_of(losses, beyond)) {
+    throw Error(Code::kDataLoss, "Loader", "a worker reported rows that its batch does not have");
+  }
   if (plan_->batched()) {
     counted_.losses = std::move(all);
     const uint64_t rows = entry.rows - losses.size();
@@ -168,6 +167,9 @@ PlanOutput::Item PlanOutput::take_memory(BatchEntry& entry, const std::vector<Lo
     gaps = gaps_of(entry, losses);
   }
   Lease lease = scheduler_.take_rows();
+  if (bytes > lease.bytes()) {
+    throw Error(Code::kDataLoss, "Loader", "a batch that is larger than its memory");
+  }
   if (!gaps.empty()) BlockLayout(*spec_, rows).fixed().compact_rows(lease.data(), gaps);
   return {spec_, rows, rows, lease.data(), bytes, lease.owner(), std::nullopt, {}};
 }

@@ -44,11 +44,12 @@ void Scheduler::drain() {
       if (task.kind != ResultKind::kNone) discard_(task);
       task.kind = ResultKind::kNone;
     }
-    BatchEntry& entry = ring_.entry_at(seq);
+    BatchEntry& entry = end_.own_entry(seq);
     // A thread that close() did not wait for may still use the memory.
     const bool at_rest = end_.withdraw(seq);
     if (!at_rest && ring_.fd() < 0) entry.tainted.store(1, std::memory_order_relaxed);
     release_memory(entry);
+    ring_.posted_at(seq).input_offset = 0;
   }
   arena_.trim();
 }
@@ -66,7 +67,7 @@ std::optional<uint64_t> Scheduler::candidate() {
   std::optional<uint64_t> found;
   for (uint64_t seq = head; seq < posted; ++seq) {
     // Batches of the next epoch wait until all of this one are delivered.
-    if (ring_.entry_at(seq).epoch != position_.epoch) break;
+    if (ring_.posted_at(seq).epoch != position_.epoch) break;
     if (!ring_.ready(seq)) continue;
     found = posted = seq;
     // Batches of a stream become ready in order. But an earlier one may have become ready after it
@@ -87,7 +88,7 @@ Scheduler::Poll Scheduler::poll(uint64_t epoch) {
   auto there = pace_.untimed() ? candidate() : std::nullopt;
   if (there && ring_.ready(*there) && position_.epoch == epoch && !ended(position_)) {
     pace_.skip_clock();
-    current_ = *there;
+    take_up(*there);
     return Poll::kBatch;
   }
   pace_.ask(position_, window_.batch_bytes());
@@ -103,8 +104,13 @@ Scheduler::Poll Scheduler::poll(uint64_t epoch) {
     pace_.late();
     return Poll::kWait;
   }
-  current_ = *seq;
+  take_up(*seq);
   return Poll::kBatch;
+}
+
+void Scheduler::take_up(uint64_t seq) {
+  current_ = seq;
+  end_.own_entry(seq);
 }
 
 void Scheduler::end_stream() {
@@ -323,7 +329,7 @@ void Scheduler::make_ahead() {
 }
 
 void Scheduler::retire(uint64_t seq) {
-  BatchEntry& entry = ring_.entry_at(seq);
+  BatchEntry& entry = end_.own_entry(seq);
   end_.close_layout(seq);
   for (uint32_t g = 0, last = ring_.granules_at(seq); g < last; ++g) {
     Task& task = ring_.task_at(seq, g);
@@ -331,6 +337,7 @@ void Scheduler::retire(uint64_t seq) {
     task.kind = ResultKind::kNone;
   }
   release_memory(entry);
+  ring_.posted_at(seq).input_offset = 0;
   end_.clear(seq);
 }
 

@@ -124,6 +124,7 @@ class Scheduler {
   bool next_to_post();
   Tickets::Described post();
   std::optional<uint64_t> candidate();
+  void take_up(uint64_t seq);
   void moved_past(const Position& at);
   void clear_current();
   Position leave_current();

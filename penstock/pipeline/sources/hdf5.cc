@@ -22,14 +22,14 @@ namespace {
 using ChunkCache = DecodedCache<std::byte[]>;
 
 struct Hdf5 {
-  Hdf5(std::string path, File::Identity identity, std::vector<ChunkedArray> arrays, SpecRef spec,
-       uint64_t cache_bytes)
-      : path(std::move(path)),
-        identity(identity),
-        arrays(std::move(arrays)),
-        spec(std::move(spec)),
+  Hdf5(std::string its_path, File::Identity its_identity, std::vector<ChunkedArray> its_arrays,
+       SpecRef its_spec, uint64_t cache_bytes)
+      : path(std::move(its_path)),
+        identity(its_identity),
+        arrays(std::move(its_arrays)),
+        spec(std::move(its_spec)),
         cache(cache_bytes) {
-    direct = std::ranges::all_of(this->arrays, &ChunkedArray::direct);
+    direct = std::ranges::all_of(arrays, &ChunkedArray::direct);
   }
 
   const std::string path;

@@ -22,6 +22,7 @@ PAGES = 16  # of the feeds that waited longest
 _LOOK = 5.0  # seconds between two times that a process looks for the report of its job
 _ARRIVES = 2.0  # seconds that a page may take to the actor
 _STEP = 60.0  # seconds that the actor may take to start, or to answer
+_FORGOTTEN = 30.0  # seconds without a row of a shard: another server may have its name now
 _TITLES = {
     "feed": "Feeds",
     "server": "Shards of parameter servers",
@@ -60,7 +61,19 @@ class Collected:
         self.pages: dict[Any, FeedPage] = {}
 
     def keep(self, row: Row) -> None:
-        self.rows[row.part, row.host, row.pid, tuple(row.tags.items())] = row
+        key: tuple[Any, ...] = (row.part, tuple(row.tags.items()))
+        if row.part == "server":
+            # One process leads a shard: the one with the newest epoch. Rows may arrive late.
+            before = self.rows.get(key)
+            if (
+                before is not None
+                and before.counts["epoch"] > row.counts["epoch"]
+                and row.seen - before.seen < _FORGOTTEN
+            ):
+                return
+        else:
+            key = (*key, row.host, row.pid)
+        self.rows[key] = row
 
     def keep_page(self, key: Any, page: FeedPage) -> None:
         self.pages[key] = page

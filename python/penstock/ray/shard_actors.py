@@ -29,7 +29,7 @@ _STEP, _WRITE = 10.0, 600.0
 _PIECE = 60_000  # bytes; Ray keeps larger arguments in the object store of the process that gave it
 _COUNTS = (
     *("version", "pushes", "pulls", "repeated", "lapsed", "bytes_in", "bytes_out"),
-    *("workers", "saved_version", "replicas"),
+    *("workers", "saved_version", "replicas", "epoch"),
 )
 _log = logging.getLogger("penstock")
 
@@ -289,7 +289,7 @@ class ShardActor:
 
 def _show(gauges: Gauges, shard: _engine.HostedShard) -> None:
     counts = json.loads(shard.stats())
-    gauges.show({**counts, "workers": len(counts["workers"])})
+    gauges.show({**counts, "workers": len(counts["workers"]), "epoch": shard.epoch})
 
 
 class SnapshotActor:

@@ -65,6 +65,25 @@ TEST(Region, growth_is_seen_by_those_who_opened_it_before) {
   EXPECT_EQ(other->base()[2 * kUnit + 5], std::byte{9});
 }
 
+// A process that crashes may write anything into the header of a region that it shares.
+TEST(Region, a_damaged_count_of_committed_bytes_reaches_no_page_that_is_not_there) {
+  auto region = Region::create(Region::Kind::kShared, 64 * kUnit);
+  ASSERT_TRUE(region->extend(2 * kUnit));
+  auto other = Region::open(region->fd());
+  EXPECT_EQ(other->committed(), 2 * kUnit);
+  auto* header = reinterpret_cast<RegionHeader*>(other->base());
+  for (uint64_t damage : {uint64_t{0}, uint64_t{63}, 60 * kUnit, UINT64_MAX}) {
+    header->committed.store(damage);
+    EXPECT_EQ(region->committed(), 2 * kUnit);
+    EXPECT_EQ(other->committed(), 2 * kUnit);
+    EXPECT_EQ(region->header_at(40 * kUnit), nullptr);
+    EXPECT_EQ(other->header_at(40 * kUnit), nullptr);
+    EXPECT_NE(region->header_at(kUnit), nullptr) << "its allocator relies on that";
+  }
+  ASSERT_TRUE(region->extend(3 * kUnit));
+  EXPECT_EQ(other->committed(), 3 * kUnit);
+}
+
 TEST(Region, pages_given_back_are_memory_given_back) {
   auto region = Region::create(Region::Kind::kShared, 64 * kUnit);
   ASSERT_TRUE(region->extend(33 * kUnit) && region->populate(kUnit, 32 * kUnit));

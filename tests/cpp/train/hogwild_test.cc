@@ -113,6 +113,18 @@ TEST(SharedCounters, a_shared_one_is_the_same_through_its_descriptor) {
   EXPECT_THROW(SharedCounters::open(slab.fd()), Error);
 }
 
+TEST(SharedCounters, a_worker_that_crashes_does_not_change_how_many_there_are) {
+  const SharedCounters counters = SharedCounters::make(3, true);
+  const SharedCounters other = SharedCounters::open(counters.fd());
+  constexpr off_t kWorkersAt = 8;  // after the magic
+  const uint64_t many = uint64_t{1} << 40;
+  ASSERT_EQ(pwrite(counters.fd(), &many, sizeof many, kWorkersAt),
+            static_cast<ssize_t>(sizeof many));
+  EXPECT_EQ(counters.workers(), 3u);
+  EXPECT_EQ(other.workers(), 3u);
+  EXPECT_THROW(SharedCounters::open(counters.fd()), Error);
+}
+
 TEST(SharedCounters, a_file_that_can_shrink_is_refused) {
   const SharedCounters counters = SharedCounters::make(3, true);
   std::vector<char> bytes(os::page_size());

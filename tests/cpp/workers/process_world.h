@@ -195,13 +195,14 @@ class ProcessWorld {
       for (Process& p : processes_) p.go.reset();  // copies of older siblings' descriptors
       uint32_t worker;
       if (read(go[0], &worker, sizeof(worker)) != sizeof(worker)) return true;
+      const auto ring = TicketRing::open(ring_->fd());
       if (settings_.life) {
-        settings_.life(*ring_, worker, theirs.get());
+        settings_.life(*ring, worker, theirs.get());
         return true;
       }
       RowWriter writer(*scratch_, settings_.behaviour);
       FeedRows rows(Region::open(arena_.region()->fd()), theirs.get());
-      serve(*ring_, worker, writer, &rows);
+      serve(*ring, worker, writer, &rows);
       return true;
     });
     close(go[0]);

@@ -47,7 +47,7 @@ TEST(RemoteWorker, on_one_host_results_are_those_of_the_network) {
       const uint64_t seq = world.post(step);
       Task& task = world.run(seq);
       ASSERT_EQ(task.block.arena, kSpilled);
-      const std::unique_ptr<Spill> spill(reinterpret_cast<Spill*>(task.object));
+      const std::unique_ptr<Spill> spill = take_spill(task);
       EXPECT_TRUE(text_in({spill->bytes.get(), spill->size}) == large_packet(step));
       const BatchEntry& entry = world.ring->entry_at(seq);
       const std::byte* base = world.memory.at(entry.block_offset);
@@ -64,7 +64,7 @@ TEST(RemoteWorker, a_packet_in_the_services_memory_outlives_the_service) {
   {
     RemoteWorld world(large_results(), kOneHost);
     for (uint64_t step = 1; step < 3; ++step) {
-      kept.reset(reinterpret_cast<Spill*>(world.run(world.post(step)).object));
+      kept = take_spill(world.run(world.post(step)));
     }
     EXPECT_EQ(Lease::outstanding(), 1u) << "the second packet, and not its batch";
   }

@@ -53,7 +53,7 @@ TEST(RemoteWorker, a_large_packet_is_a_spill_of_tree_and_tail) {
   });
   Task& task = world.run(world.post(0));
   ASSERT_EQ(task.block.arena, kSpilled);
-  const std::unique_ptr<Spill> spill(reinterpret_cast<Spill*>(task.object));
+  const std::unique_ptr<Spill> spill = take_spill(task);
   EXPECT_EQ(spill->size, 1024 + 64 + 100'000u);
   const std::string all = text_in({spill->bytes.get(), spill->size});
   EXPECT_EQ(all, tree + std::string(24, '\0') + first + second);

@@ -254,7 +254,7 @@ TEST(Supervisor, a_result_without_space_in_the_arena_comes_over_the_link) {
     EXPECT_GT(task.length, Slot::kInline);
     for (uint32_t g = 0; g < 2; ++g) {
       Task& granule = world.ring().task_at(world.feed().current_seq(), g);
-      std::unique_ptr<Spill> spill(reinterpret_cast<Spill*>(granule.object));
+      std::unique_ptr<Spill> spill = take_spill(granule);
       granule.kind = ResultKind::kNone;
       ASSERT_EQ(spill->size, kBytes);
       for (uint64_t at = 0; at < kBytes; at += 4096) {
