@@ -9,6 +9,7 @@
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
+#include "penstock/base/fork_aware.h"
 #include "penstock/memory/allocator.h"
 #include "penstock/workers/ticket_runner.h"
 
@@ -214,8 +215,10 @@ namespace {
 
 // The spills that no consumer has taken yet, by number. Rings are shared with worker processes,
 // which must not make this process follow a pointer.
-class Spills {
+class Spills : private ForkAware {
  public:
+  Spills() { watch_forks(); }
+
   uint64_t add(std::unique_ptr<Spill> spill) {
     const std::lock_guard lock(mutex_);
     kept_.emplace(++last_, std::move(spill));
@@ -229,6 +232,10 @@ class Spills {
   }
 
  private:
+  void before_fork() noexcept override { mutex_.lock(); }
+  void after_fork_in_parent() noexcept override { mutex_.unlock(); }
+  void after_fork_in_child() noexcept override { mutex_.unlock(); }
+
   std::mutex mutex_;
   uint64_t last_ = 0;
   std::unordered_map<uint64_t, std::unique_ptr<Spill>> kept_;
