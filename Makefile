@@ -12,7 +12,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .DEFAULT_GOAL := build
-PRESETS := release debug asan tsan
+PRESETS := release debug asan tsan fuzz
 .PHONY: build demo test test-slow test-soak test-gpu test-aarch64 bench lint format wheel docs clean \
   $(PRESETS:%=build-%) $(PRESETS:%=cpp-%)
 
@@ -64,6 +64,10 @@ $(STAMPS)/system-test: tools/setup_system.sh
 	tools/setup_system.sh build test
 	mkdir -p $(STAMPS) && touch $@
 
+$(STAMPS)/system-fuzz: tools/setup_system.sh
+	tools/setup_system.sh fuzz
+	mkdir -p $(STAMPS) && touch $@
+
 demo: $(STAMPS)/engine $(STAMPS)/demo-group
 	$(PY) examples/demo/train.py
 
@@ -71,6 +75,8 @@ demo: $(STAMPS)/engine $(STAMPS)/demo-group
 $(PRESETS:%=build-%): build-%: $(STAMPS)/system-test $(STAMPS)/build
 	cmake --preset $* >/dev/null
 	cmake --build --preset $*
+
+build-fuzz: $(STAMPS)/system-fuzz
 
 $(PRESETS:%=cpp-%): cpp-%: build-%
 	tools/second_chance.sh ctest $*
@@ -89,10 +95,7 @@ test-gpu: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/test-group
 
 test-soak: $(STAMPS)/system-test $(STAMPS)/engine $(STAMPS)/test-group
 	$(PY) -m pytest -m soak
-	$(MAKE) --no-print-directory build-asan
-	for target in build/test/asan/tests/fuzz/*_fuzz; do \
-	  name=$$(basename $$target _fuzz); ASAN_OPTIONS=handle_sigill=1 $$target 60s tests/fuzz/corpus/$$name; \
-	done
+	$(MAKE) --no-print-directory cpp-fuzz
 
 test-aarch64: $(STAMPS)/build
 	tools/aarch64.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: setup_system.sh build|test|report|bench|docs|aarch64...
+# usage: setup_system.sh build|test|report|bench|docs|fuzz|aarch64...
 # Looks for what no wheel can bring (compiler, headers, ...), installs what is missing through apt where that is
 # allowed without a question, and otherwise prints the one line to run and fails.
 set -euo pipefail
@@ -20,7 +20,7 @@ check_build() {
       #include <span>
       static_assert(__cplusplus > 201703L);'; then
     if command -v "${CXX:-g++}" >/dev/null; then
-      unmet+=("a compiler for C++20: g++ 11 or clang++ 14, or newer (CXX=... names it)")
+      unmet+=("a compiler for C++20: g++ 11 or clang++ 16, or newer (CXX=... names it)")
     fi
     want g++
   elif ! compiles '#include <nlohmann/json.hpp>'; then
@@ -88,6 +88,13 @@ check_bench() {
 
 check_docs() {
   command -v doxygen >/dev/null || want doxygen
+}
+
+# Clang has libFuzzer.
+check_fuzz() {
+  local libraries
+  libraries=$(clang++-16 -print-resource-dir 2>/dev/null)/lib/linux
+  compgen -G "$libraries/libclang_rt.fuzzer-*" >/dev/null || want clang-16 libclang-rt-16-dev
 }
 
 check_aarch64() {

@@ -210,13 +210,13 @@ bool is_utf8(std::span<const std::byte> text) {
 
 std::string escape_invalid_utf8(std::string_view bytes) {
   if (is_utf8(std::as_bytes(std::span(bytes)))) return std::string(bytes);
-  constexpr const char* kDigits = "0123456789abcdef";
+  constexpr const char* kHexDigits = "0123456789abcdef";
   std::string shown;
   while (!bytes.empty()) {
     const auto* at = reinterpret_cast<const unsigned char*>(bytes.data());
     const size_t length = length_of_front(at, bytes.size());
     if (length == 0) {
-      shown += {'\\', 'x', kDigits[at[0] >> 4], kDigits[at[0] & 15]};
+      shown += {'\\', 'x', kHexDigits[at[0] >> 4], kDigits[at[0] & 15]};
     } else {
       shown += bytes.substr(0, length);
     }

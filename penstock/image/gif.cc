@@ -117,7 +117,7 @@ void GifReader::find_frame() {
 void GifReader::open(std::span<const std::byte> bytes, const DecodeOptions& options) {
   constexpr size_t kSignature = 6;
   // A code of 12 bits stands for at most so many pixels.
-  constexpr uint64_t kMaxPixelsPerByte = uint64_t{kCodes} * 8 / 12;
+  constexpr uint64_t kMostPerByte = uint64_t{kCodes} * 8 / 12;
   bytes_ = bytes;
   partial_ = options.partial;
   channels_ = options.channels;
@@ -147,7 +147,7 @@ void GifReader::open(std::span<const std::byte> bytes, const DecodeOptions& opti
   height = std::max(height, static_cast<uint64_t>(top_) + frame_height);
   if (!decodable(width, height)) fail(claim_beyond_limit(width, height));
   if (frame_width == 0 || frame_height == 0) fail("its frame has no pixels");
-  if (!partial_ && width * height / kMaxPixelsPerByte > bytes.size()) {
+  if (!partial_ && width * height / kMostPerByte > bytes.size()) {
     fail(claim_beyond_bytes(width, height));
   }
   width_ = static_cast<int>(width);

@@ -38,8 +38,8 @@ void sum_plain(const uint8_t* const* rows, const int32_t* weights, int taps, uin
 // packed.
 __attribute__((target("avx2"))) void sum_avx2(const uint8_t* const* rows, const int32_t* weights,
                                               int taps, uint8_t* to, size_t n) {
-  constexpr int kLowBits = 11;
-  constexpr int32_t kLow = (1 << kLowBits) - 1;
+  constexpr int kShift = 11;
+  constexpr int32_t kLow = (1 << kShift) - 1;
   const __m256i zero = _mm256_setzero_si256();
   for (size_t begin = 0; begin < n; begin += kVector) {
     __m256i low[4], high[4];
@@ -53,8 +53,8 @@ __attribute__((target("avx2"))) void sum_avx2(const uint8_t* const* rows, const 
       const int32_t wa = weights[k], wb = next > k ? weights[next] : 0;
       const __m256i low_weights = _mm256_set1_epi32((wa & kLow) | (wb & kLow) << 16);
       const __m256i high_weights =
-          _mm256_set1_epi32(((wa >> kLowBits) & 0xFFFF) |
-                            static_cast<int32_t>(static_cast<uint32_t>(wb >> kLowBits) << 16));
+          _mm256_set1_epi32(((wa >> kShift) & 0xFFFF) |
+                            static_cast<int32_t>(static_cast<uint32_t>(wb >> kShift) << 16));
       const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[k] + begin));
       const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[next] + begin));
       const __m256i first = _mm256_unpacklo_epi8(a, b), second = _mm256_unpackhi_epi8(a, b);
@@ -67,7 +67,7 @@ __attribute__((target("avx2"))) void sum_avx2(const uint8_t* const* rows, const 
       }
     }
     for (int i = 0; i < 4; ++i) {
-      low[i] = _mm256_srai_epi32(_mm256_add_epi32(low[i], _mm256_slli_epi32(high[i], kLowBits)),
+      low[i] = _mm256_srai_epi32(_mm256_add_epi32(low[i], _mm256_slli_epi32(high[i], kShift)),
                                  AxisWeights::kBits);
     }
     const __m256i values =

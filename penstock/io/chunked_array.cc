@@ -103,9 +103,7 @@ void ChunkedArray::check() const {
 
 struct ChunkDecoder::State {
   struct Free {
-    void operator()(libdeflate_decompressor* inflate) const {
-      libdeflate_free_decompressor(inflate);
-    }
+    void operator()(libdeflate_decompressor* each) const { libdeflate_free_decompressor(each); }
   };
   std::unique_ptr<libdeflate_decompressor, Free> inflate;  // made when it is needed
   std::vector<std::byte> stored, other;

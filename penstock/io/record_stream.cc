@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-using Kind = Framing::Next::Kind;
+using NextKind = Framing::Next::Kind;
 
 namespace {
 
@@ -101,8 +101,8 @@ size_t RecordStream::read(size_t max_rows) {
       continue;
     }
     const Framing::Next next =
-        rest.bytes.empty() ? Framing::Next{Kind::kNeedMore, 1} : framing_->next(rest);
-    if (next.kind == Kind::kNeedMore) {
+        rest.bytes.empty() ? Framing::Next{NextKind::kNeedMore, 1} : framing_->next(rest);
+    if (next.kind == NextKind::kNeedMore) {
       if (over_) {
         drop_rest_of_file(place_);
       } else if (too_large(next.bytes, *source_)) {
@@ -119,7 +119,7 @@ size_t RecordStream::read(size_t max_rows) {
       } else {
         drop_rest_of_file(place_, "the file has more records than its header says");
       }
-    } else if (next.kind != Kind::kNoRecord) {
+    } else if (next.kind != NextKind::kNoRecord) {
       take(next);
     } else if (count_ == 0) {
       skip_damaged(next.why);
@@ -241,12 +241,12 @@ std::byte* RecordStream::free_space() {
 
 // Adds a record, valid or not, as a row.
 void RecordStream::take(const Framing::Next& next) {
-  if (next.kind == Kind::kSkip) {
+  if (next.kind == NextKind::kSkip) {
     (count_ == 0 ? begin_ : taken_) += next.bytes;
     place_.offset += next.bytes;
     return;
   }
-  if (next.kind == Kind::kCorrupt) {
+  if (next.kind == NextKind::kCorrupt) {
     fail(place_, next.bytes, false, Code::kDataLoss, next.why);
   } else {
     rows_[count_] = {place_, window().bytes.subspan(next.begin, next.size)};

@@ -296,10 +296,10 @@ namespace {
 
 // The method, if it is one that Python's tarfile knows and penstock does not; else nullptr.
 const char* unsupported_compression(std::span<const std::byte> begin) {
-  constexpr std::pair<std::string_view, const char*> kMagic[] = {
+  constexpr std::pair<std::string_view, const char*> kCompressions[] = {
       {"BZh", "bzip2"}, {"\3757zXZ", "xz"}, {"(\265/\375", "zstd"}};
   const std::string_view bytes(reinterpret_cast<const char*>(begin.data()), begin.size());
-  for (const auto& [magic, method] : kMagic) {
+  for (const auto& [magic, method] : kCompressions) {
     if (bytes.starts_with(magic)) return method;
   }
   return nullptr;

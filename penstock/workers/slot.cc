@@ -215,7 +215,7 @@ namespace {
 
 // The spills that no consumer has taken yet, by number. Rings are shared with worker processes,
 // which must not make this process follow a pointer.
-class Spills : private ForkAware {
+class Spills final : private ForkAware {
  public:
   Spills() { watch_forks(); }
 

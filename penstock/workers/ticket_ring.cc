@@ -12,25 +12,31 @@ namespace {
 constexpr uint64_t kTicketRingMagic = 0x35676e72'6b6e7370;  // "psnkrng5"
 constexpr uint32_t kMaxPoisoned = 65536;                    // calls of an entry
 constexpr size_t up_to(size_t n, size_t to) { return (n + to - 1) / to * to; }
+// `base` is nullptr while the bytes are only counted.
+template <class T>
+T* at_offset(std::byte* base, size_t bytes) {
+  return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(base) + bytes);
+}
+
 }  // namespace
 
 // ---- the memory --------------------------------------------------------------------------------
 
 size_t TicketRing::lay_out_lane(std::byte* base, size_t at) {
-  header_ = reinterpret_cast<LaneHeader*>(base + at);
+  header_ = at_offset<LaneHeader>(base, at);
   at += up_to(sizeof(LaneHeader), 4096);
-  task_ring_ = reinterpret_cast<Task*>(base + at);
+  task_ring_ = at_offset<Task>(base, at);
   at += up_to(sizeof(Task) * entries_ * granules_, 4096);
-  poisoned_ring_ = reinterpret_cast<Poisoned*>(base + at);
+  poisoned_ring_ = at_offset<Poisoned>(base, at);
   at += up_to(sizeof(Poisoned) * size_t{entries_} * granules_ * max_poisoned_, 4096);
-  entry_ring_ = reinterpret_cast<BatchEntry*>(base + at);
+  entry_ring_ = at_offset<BatchEntry>(base, at);
   return at + up_to(sizeof(BatchEntry) * entries_, 4096);
 }
 
 void TicketRing::lay_out(std::byte* base) {
   size_t at = up_to(sizeof(RingHeader), 4096);
   ring_ = reinterpret_cast<RingHeader*>(base);
-  places_ = reinterpret_cast<WorkerPlace*>(base + at);
+  places_ = at_offset<WorkerPlace>(base, at);
   at = lay_out_lane(base, at + up_to(sizeof(WorkerPlace) * workers_, 4096));
   for (auto& lane : inner_) {
     lane->ring_ = ring_;

@@ -1,9 +1,8 @@
-// usage: <name>_fuzz COUNT|SECONDSs FOLDER [SEED]
-// Runs a fuzz target on each file of the folder, then on COUNT changed files, or for some seconds
-// ("60s"). The same seed gives the same inputs. For compilers without libFuzzer. An input that ends
-// the process is left in crash-<name>_fuzz; to run it again, give a folder with only that file.
+// usage: <name>_fuzz COUNT FOLDER [SEED]
+// Runs a fuzz target on each file of the folder, then on COUNT changed files. The same seed gives
+// the same inputs. For compilers without libFuzzer. An input that ends the process is left in
+// crash-<name>_fuzz; to run it again, give a folder with only that file.
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -94,7 +93,7 @@ void give(const Bytes& bytes) {
 
 int main(int count, char** arguments) {
   if (count < 3) {
-    std::fprintf(stderr, "usage: %s COUNT|SECONDSs FOLDER [SEED]\n", arguments[0]);
+    std::fprintf(stderr, "usage: %s COUNT FOLDER [SEED]\n", arguments[0]);
     return 2;
   }
   crash_file = "crash-" + std::filesystem::path(arguments[0]).filename().string();
@@ -119,16 +118,8 @@ int main(int count, char** arguments) {
   }
 
   Random random(count > 3 ? std::strtoull(arguments[3], nullptr, 0) : 1);
-  char* unit = nullptr;
-  const double limit = std::strtod(arguments[1], &unit);
-  using Clock = std::chrono::steady_clock;
-  const auto began = Clock::now();
-  uint64_t inputs = 0;
-  auto done = [&] {
-    if (*unit == 's') return Clock::now() - began >= std::chrono::duration<double>(limit);
-    return static_cast<double>(inputs) >= limit;
-  };
-  for (; !done(); ++inputs) {
+  const uint64_t inputs = std::strtoull(arguments[1], nullptr, 0);
+  for (uint64_t i = 0; i < inputs; ++i) {
     Bytes bytes = corpus[random() % corpus.size()];
     for (uint64_t changes = 1 + random() % 4; changes > 0; --changes) change(bytes, corpus, random);
     give(bytes);

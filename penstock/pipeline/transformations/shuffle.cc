@@ -153,6 +153,11 @@ class ShuffleBuffer : public StreamMapped {
       return count;
     }
 
+    void release() override {
+      for (auto& row : given_) input_.release(std::move(row));
+      given_.clear();
+    }
+
     State save() const override {
       return {{"draws", draws_}, {"read", input_.read()}, {"held", input_.save()}};
     }
@@ -184,11 +189,6 @@ class ShuffleBuffer : public StreamMapped {
       key_ = derive_key(stage_.seed_, stage_.reshuffle_ ? epoch : 0, KeyUse::kBuffer);
       draws_ = 0;
       places_.clear();
-      given_.clear();
-    }
-    // Releases the rows that the last chunk had views of.
-    void release() {
-      for (auto& row : given_) input_.release(std::move(row));
       given_.clear();
     }
     void fill() {
