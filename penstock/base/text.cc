@@ -216,7 +216,7 @@ std::string escape_invalid_utf8(std::string_view bytes) {
     const auto* at = reinterpret_cast<const unsigned char*>(bytes.data());
     const size_t length = length_of_front(at, bytes.size());
     if (length == 0) {
-      shown += {'\\', 'x', kHexDigits[at[0] >> 4], kDigits[at[0] & 15]};
+      shown += {'\\', 'x', kHexDigits[at[0] >> 4], kHexDigits[at[0] & 15]};
     } else {
       shown += bytes.substr(0, length);
     }
