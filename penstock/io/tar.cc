@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kBlock = TarEntry::kBlock;
 constexpr uint64_t kMaxExtended = 1 << 20;  // data of one extended header
 constexpr uint64_t kMaxHeaders = 4 << 20;   // headers of one entry
-constexpr const char* kCut = "the file ends within a header";
+constexpr const char* kCutHeader = "the file ends within a header";
 
 // Where the fields of a header are.
 struct Stretch {
@@ -260,7 +260,7 @@ std::string TarSample::parse(Bytes record, uint64_t offset) {
       continue;
     }
     if (front.kind != TarFront::Kind::kEntry) {
-      return at_byte(offset + at) + (front.why != nullptr ? front.why : kCut);
+      return at_byte(offset + at) + (front.why != nullptr ? front.why : kCutHeader);
     }
     if (entry_.least_bytes() > rest.size()) {
       return "entry " + shown(entry_) + " " + at_byte(offset + at) + "the file ends within it";
@@ -342,7 +342,8 @@ class TarFraming : public Framing {
       const TarFront front = parse_tar_entry(rest, entry_);
       switch (front.kind) {
         case TarFront::Kind::kNeedMore:
-          if (window.complete() || front.bytes > window.max_bytes - at_) return lost(kCut, true);
+          if (window.complete() || front.bytes > window.max_bytes - at_)
+            return lost(kCutHeader, true);
           return {Next::Kind::kNeedMore, at_ + front.bytes};
         case TarFront::Kind::kDamaged:
           return lost(front.why, false);

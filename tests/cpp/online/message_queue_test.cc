@@ -642,7 +642,7 @@ TEST_F(MessageQueues, a_burst_of_100000_messages_stays_within_the_memory_bound) 
     MessageQueue queue(options);
     const auto from = source();
     queue.start(from);
-    const uint64_t before = os::process_resident_bytes();
+    [[maybe_unused]] const uint64_t before = os::process_resident_bytes();
     std::atomic<uint64_t> most{0};
     std::thread pushing([&] {
       for (uint64_t n = 0; n < kBurst; ++n) {
