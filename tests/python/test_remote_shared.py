@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -378,14 +379,15 @@ def shared_here(server: penstock.remote.Server) -> Any:
     return workers
 
 
-def test_no_socket_file_is_left(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with penstock.remote.Server(secret=SECRET) as server:
-        with penstock.Loader(Items(), workers=shared_here(server)) as feed:
-            next(iter(feed))
-            assert list(tmp_path.glob("penstock/net-*"))
-        wait_until(lambda: not list(tmp_path.glob("penstock/net-*")))
+def test_no_socket_file_is_left(monkeypatch):
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path has at most 107 bytes
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        files = Path(folder)
+        with penstock.remote.Server(secret=SECRET) as server:
+            with penstock.Loader(Items(), workers=shared_here(server)) as feed:
+                next(iter(feed))
+                assert list(files.glob("penstock/net-*"))
+            wait_until(lambda: not list(files.glob("penstock/net-*")))
 
 
 def test_workers_that_are_slow_to_start_are_waited_for(server_here, monkeypatch):
@@ -423,8 +425,8 @@ def test_a_loader_that_reads_nothing_stops_no_other(server_here):
     with penstock.Loader(Items(200, 300), workers=shared_here(server_here)) as feed:
         next(iter(feed))
         stopped = opened(server_here.address, feed._pool.running.hosts._share)
-        wait_until(lambda: len(server_here._sessions) == 2)
         (pool,) = server_here._shared.values()
+        wait_until(lambda: len(pool._sessions) == 2)
         begin = time.monotonic()
         for _ in range(100):  # more than the socket takes
             for session in pool._sessions.values():
