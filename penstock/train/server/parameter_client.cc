@@ -7,13 +7,16 @@
 #include <cmath>
 #include <exception>
 #include <random>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
+#include "penstock/base/os.h"
 #include "penstock/train/gradient_parts.h"
 #include "penstock/train/kernels.h"
+#include "penstock/train/thread_group.h"
 
 namespace penstock::train {
 namespace {
@@ -25,6 +28,12 @@ constexpr double kLeaveS = 5;   // for all shards together
 constexpr double kStallS = 60;  // upper limit, for any retry_s
 constexpr auto kFirstPause = std::chrono::milliseconds(2);
 constexpr auto kLongestPause = std::chrono::milliseconds(50);
+
+constexpr size_t kMaxThreads = 16;  // of a call
+
+// Set for the threads of a call: whether its caller still waits for them.
+thread_local const std::atomic<bool>* caller_waits = nullptr;
+struct CallerLeft {};
 
 Error refuse(const char* operation, const std::string& why) {
   return Error(Code::kInvalidArgument, operation, why);
@@ -92,10 +101,11 @@ ParameterClient::ParameterClient(std::shared_ptr<ShardResolver> resolver, Client
   }
   try {
     call_all(
-        "connect", [](ShardLink&, size_t) {}, [](ShardLink&, size_t) {});
+        "connect", 0, [](ShardLink&, size_t) {}, [](ShardLink&, size_t) {});
     check_shards();
     call_all(
-        "connect", [](ShardLink&, size_t) {}, [](ShardLink& link, size_t) { link.send_ready(); });
+        "connect", 0, [](ShardLink&, size_t) {},
+        [](ShardLink& link, size_t) { link.send_ready(); });
   } catch (...) {  // otherwise shards would wait for this worker
     try {
       leave_all();
@@ -112,7 +122,12 @@ ParameterClient::~ParameterClient() {
   }
 }
 
+// Called by all waits: it calls the caller's function, on the caller's thread alone.
 void ParameterClient::poll_caller() const {
+  if (caller_waits != nullptr) {
+    if (!caller_waits->load()) throw CallerLeft();
+    return;
+  }
   if (cancel_deadline_ && cancel_deadline_->passed())
     throw Error(Code::kTimeout, "push", "no answer");
   if (options_.while_waiting) options_.while_waiting();
@@ -181,85 +196,141 @@ std::unique_lock<std::mutex> ParameterClient::begin(const char* operation) {
   return lock;
 }
 
-// Calls `ask` for all shards, then `take` for all answers. Retries lost shards until they are back,
-// or retry_s has passed.
-template <typename Ask, typename Take>
-void ParameterClient::call_all(const char* operation, Ask ask, Take take) {
-  enum class State { kToAsk, kAsked, kDone };
-  std::vector<State> states(links_.size(), State::kToAsk);
-  std::optional<Deadline> end;  // set at the first loss
-  std::optional<Error> refused;
-  std::string lost;
-  std::vector<bool> asked(links_.size());  // at least once
-  auto give_up = [&] {
-    std::vector<ShardLink*> unanswered;
-    for (size_t i = 0; i < links_.size(); ++i) {
-      if (states[i] == State::kDone) continue;
-      links_[i]->drop();
-      if (asked[i]) unanswered.push_back(links_[i].get());
+// Calls work(number, count) for every number below `count` at the same time, or work(0, 1) on this
+// thread if it is one, or threads cannot be made. This thread polls the caller meanwhile; an
+// exception of the caller's function ends the waits of the others by CallerLeft.
+void ParameterClient::on_threads(size_t count,
+                                 const std::function<void(size_t, size_t)>& work) const {
+  std::optional<ThreadGroup> threads;
+  if (count > 1) {
+    try {
+      threads.emplace(count, Threading{.while_waiting = [this] { poll_caller(); }});
+    } catch (const std::system_error&) {
     }
-    cancel_pushes(unanswered);
+  }
+  if (!threads) return work(0, 1);
+  std::atomic<bool> waits{true};
+  threads->begin([&](size_t number) {
+    os::block_all_signals();
+    caller_waits = &waits;
+    work(number, count);
+  });
+  try {
+    if (const auto failure = threads->wait()) std::rethrow_exception(failure->error);
+  } catch (...) {
+    waits.store(false);
+    threads.reset();  // waits for them
+    throw;
+  }
+}
+
+// Calls `ask` for all shards, then `take` for all answers. Retries lost shards until they are back,
+// or retry_s has passed. If that moves many bytes over connections, several threads do it, each for
+// its share of the shards: both functions are then called at the same time for different shards.
+template <typename Ask, typename Take>
+void ParameterClient::call_all(const char* operation, size_t bytes, Ask ask, Take take) {
+  enum class State { kToConnect, kConnected, kAsked, kDone };
+  struct Call {
+    State state = State::kToConnect;
+    bool was_asked = false;
   };
-  auto attempt = [&](size_t i, State next, auto what) {
+  std::vector<Call> calls(links_.size());
+  struct Failures {
+    std::optional<Deadline> end;  // set at the first loss
+    std::optional<Error> refused;
+    std::string lost;
+  };
+  Failures all;
+  // On one link; a lost shard is asked again in the next pass.
+  const auto attempt = [&](size_t i, Failures& failures, State next, auto what) {
     ShardLink& link = *links_[i];
     const Deadline patience(options_.retry_s);
     try {
       what(link);
-      states[i] = next;
+      calls[i].state = next;
     } catch (const Error& error) {
       if (is_retryable(error)) {
         link.drop();
         // A shard that did not answer counts as lost since it was asked.
         const bool silent = error.code() == Code::kTimeout;
-        if (!end) end = silent ? patience : Deadline(options_.retry_s);
-        states[i] = State::kToAsk;
-        lost = error.what();
+        if (!failures.end) failures.end = silent ? patience : Deadline(options_.retry_s);
+        calls[i].state = State::kToConnect;
+        failures.lost = error.what();
       } else {
-        if (states[i] == State::kToAsk) link.drop();  // the request may be incomplete
-        states[i] = State::kDone;
-        if (!refused) refused = error;
+        if (calls[i].state != State::kAsked) link.drop();  // the request may be incomplete
+        calls[i].state = State::kDone;
+        if (!failures.refused) failures.refused = error;
       }
-    } catch (...) {  // thrown by while_waiting(): the answers will not be read
-      give_up();
-      throw;
     }
   };
-  auto pause = kFirstPause;
-  for (;;) {
-    for (size_t i = 0; i < links_.size(); ++i) {
-      if (states[i] != State::kToAsk) continue;
-      if (end && end->passed()) break;  // the time is over for all shards
-      attempt(i, State::kAsked, [&](ShardLink& link) {
-        if (end) poll_caller();
-        link.connect(std::max(end ? end->left_s() : options_.retry_s, kMinTryS));
-        asked[i] = true;
+  const auto exchange = [&](size_t first, size_t step, Failures& failures) {
+    for (size_t i = first; i < links_.size(); i += step) {
+      if (calls[i].state != State::kConnected) continue;
+      attempt(i, failures, State::kAsked, [&](ShardLink& link) {
+        calls[i].was_asked = true;
         ask(link, i);
       });
     }
-    for (size_t i = 0; i < links_.size(); ++i) {
-      if (states[i] != State::kAsked) continue;
-      attempt(i, State::kDone, [&](ShardLink& link) {
-        if (end) link.limit_wait(end->left_s());
+    for (size_t i = first; i < links_.size(); i += step) {
+      if (calls[i].state != State::kAsked) continue;
+      attempt(i, failures, State::kDone, [&](ShardLink& link) {
+        if (failures.end) link.limit_wait(failures.end->left_s());
         take(link, i);
       });
     }
-    if (std::ranges::all_of(states, [](State state) { return state == State::kDone; })) break;
-    if (refused) break;
-    if (end->passed()) {
-      throw Error(
-          Code::kTimeout, operation,
-          "a shard was unreachable for " + std::to_string(options_.retry_s) + " s: " + lost);
+  };
+  const auto pass = [&] {
+    for (size_t i = 0; i < links_.size(); ++i) {
+      if (calls[i].state != State::kToConnect) continue;
+      if (all.end && all.end->passed()) break;  // the time is over for all shards
+      attempt(i, all, State::kConnected, [&](ShardLink& link) {
+        if (all.end) poll_caller();
+        link.connect(std::max(all.end ? all.end->left_s() : options_.retry_s, kMinTryS));
+      });
     }
-    try {
+    const size_t threads =
+        std::min({1 + bytes / options_.bytes_a_thread, links_.size(), kMaxThreads});
+    std::vector<Failures> failures(threads, all);
+    on_threads(threads, [&](size_t i, size_t count) { exchange(i, count, failures[i]); });
+    for (Failures& each : failures) {
+      if (!all.end || (each.end && each.end->left_s() < all.end->left_s())) all.end = each.end;
+      if (!all.refused) all.refused = each.refused;
+      if (!each.lost.empty()) all.lost = each.lost;
+    }
+  };
+  const auto done = [](const Call& call) { return call.state == State::kDone; };
+  auto pause = kFirstPause;
+  try {
+    for (;;) {
+      pass();
+      if (std::ranges::all_of(calls, done) || all.refused || all.end->passed()) break;
       poll_caller();
-    } catch (...) {
-      give_up();
-      throw;
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, kLongestPause);
     }
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, kLongestPause);
+  } catch (...) {  // of the caller's function: the answers will not be read
+    std::vector<ShardLink*> unanswered;
+    for (size_t i = 0; i < links_.size(); ++i) {
+      if (done(calls[i])) continue;
+      links_[i]->drop();
+      if (calls[i].was_asked) unanswered.push_back(links_[i].get());
+    }
+    cancel_pushes(unanswered);
+    throw;
   }
-  if (refused) throw *refused;
+  if (all.refused) throw *all.refused;
+  if (!std::ranges::all_of(calls, done)) {
+    throw Error(
+        Code::kTimeout, operation,
+        "a shard was unreachable for " + std::to_string(options_.retry_s) + " s: " + all.lost);
+  }
+}
+
+// The bytes of the weights that come over connections.
+size_t ParameterClient::bytes_from_others() const {
+  size_t floats = 0;
+  for (const auto& link : links_) floats += link->local() ? 0 : link->range().size();
+  return floats * sizeof(float);
 }
 
 std::vector<uint64_t> ParameterClient::pull(const Slab& into) {
@@ -267,7 +338,7 @@ std::vector<uint64_t> ParameterClient::pull(const Slab& into) {
   layout_->require_equal(into.layout(), "pull", "this slab");
   std::vector<uint64_t> versions(links_.size());
   call_all(
-      "pull", [](ShardLink& link, size_t) { link.begin_pull(); },
+      "pull", bytes_from_others(), [](ShardLink& link, size_t) { link.begin_pull(); },
       [&](ShardLink& link, size_t i) {
         const Range range = link.range();
         versions[i] = link.end_pull(into.values().subspan(range.begin, range.size()));
@@ -416,10 +487,11 @@ ParameterClient::Pushed ParameterClient::send_to_all(std::vector<ShardLink::Push
                                                      const Slab* into) try {
   const uint64_t base_number = base_ ? names_.number_of(*base_) : 0;
   ++sequence_;
-  Pushed pushed;
-  pushed.versions.resize(links_.size());
+  size_t bytes = into == nullptr ? 0 : bytes_from_others();
+  for (const ShardLink::Push& part : parts) bytes += part.gradient.size();
+  std::vector<Shard::Answer> answers(links_.size());
   call_all(
-      push_operation(into),
+      push_operation(into), bytes,
       [&](ShardLink& link, size_t i) {
         ShardLink::Push& part = parts[i];
         part.sequence = sequence_;
@@ -444,13 +516,16 @@ ParameterClient::Pushed ParameterClient::send_to_all(std::vector<ShardLink::Push
       },
       [&](ShardLink& link, size_t i) {
         const Range range = link.range();
-        const Shard::Answer answer =
-            into == nullptr ? link.receive_push()
-                            : link.receive_push(into->values().subspan(range.begin, range.size()));
-        pushed.versions[i] = answer.version;
-        pushed.applied = pushed.applied && answer.outcome == Outcome::kApplied;
-        pushed.lapsed = pushed.lapsed || answer.outcome == Outcome::kLapsed;
+        answers[i] = into == nullptr
+                         ? link.receive_push()
+                         : link.receive_push(into->values().subspan(range.begin, range.size()));
       });
+  Pushed pushed;
+  for (const Shard::Answer& answer : answers) {
+    pushed.versions.push_back(answer.version);
+    pushed.applied = pushed.applied && answer.outcome == Outcome::kApplied;
+    pushed.lapsed = pushed.lapsed || answer.outcome == Outcome::kLapsed;
+  }
   if (into != nullptr) keep_base(*into);
   return pushed;
 } catch (...) {
@@ -477,7 +552,7 @@ std::string ParameterClient::stats() {
   const auto lock = begin("stats");
   std::vector<std::string> said(links_.size());
   call_all(
-      "stats", [](ShardLink&, size_t) {},
+      "stats", 0, [](ShardLink&, size_t) {},
       [&](ShardLink& link, size_t i) { said[i] = link.stats(); });
   std::string all = "[";
   for (const std::string& each : said) all += (all.size() == 1 ? "" : ",") + each;

@@ -30,6 +30,9 @@ struct ClientOptions {
   Encoding encoding = Encoding::kFloat32;    // of gradients
   double top_k = 0.01;                       // kTopK: the fraction of the floats to send, in (0, 1]
   std::function<void()> while_waiting = {};  // see ShardLink::Worker
+  // A call uses a thread for each so many bytes that it moves over connections, up to one for each
+  // shard. More than 0. Several threads gain nothing for less.
+  size_t bytes_a_thread = size_t{8} << 20;
 };
 
 // A worker of a parameter server: pulls weights and pushes gradients. Each push is applied once at
@@ -107,7 +110,9 @@ class ParameterClient {
  private:
   std::unique_lock<std::mutex> begin(const char* operation);  // starts a call
   template <typename Ask, typename Take>
-  void call_all(const char* operation, Ask ask, Take take);
+  void call_all(const char* operation, size_t bytes, Ask ask, Take take);
+  void on_threads(size_t count, const std::function<void(size_t, size_t)>& work) const;
+  size_t bytes_from_others() const;
   void poll_caller() const;
   void cancel_pushes(const std::vector<ShardLink*>& asked) noexcept;
   void leave_all();

@@ -1,5 +1,6 @@
 #include "penstock/train/server/parameter_server.h"
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <future>
@@ -28,8 +29,9 @@ struct World {
         server(parameters, optimizer,
                {.shards = 3, .mode = mode, .listen = {listen}, .copies = copies}) {}
 
+  // Over TCP a thread for each shard.
   ClientOptions quick(Encoding encoding = Encoding::kFloat32) {
-    return {.retry_s = 30, .encoding = encoding};
+    return {.retry_s = 30, .encoding = encoding, .bytes_a_thread = 1};
   }
   float weight(const char* block = "w", size_t at = 0) {
     const Slab now = Slab::make(parameters.layout());
@@ -167,6 +169,32 @@ TEST_P(Transports, a_push_with_a_pull_waits_for_the_others_in_synchronous_mode) 
     });
   }
   for (auto& worker : workers) worker.join();
+}
+
+TEST_P(Transports, an_exception_of_the_caller_ends_a_push_that_is_held) {
+  World world(GetParam(), {.staleness = 0, .workers = 2});
+  struct Enough {};
+  std::atomic<bool> throws{false};
+  ClientOptions options = world.quick();
+  const auto caller = std::this_thread::get_id();
+  options.while_waiting = [&] {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    if (throws) throw Enough();
+  };
+  ParameterClient first(world.server.addresses(), options);
+  ParameterClient second(world.server.addresses(), world.quick());
+  const Slab weights = Slab::make(first.layout()), gradient = Slab::make(first.layout());
+  std::ranges::fill(gradient.values(), -100.0f);
+  throws = true;
+  EXPECT_THROW(first.push_pull(gradient, weights), Enough);
+  throws = false;
+  // The shards have dropped that push, and wait for another.
+  std::ranges::fill(gradient.values(), -1.0f);
+  auto other = std::async(std::launch::async, [&] { return second.push(gradient).applied; });
+  EXPECT_TRUE(first.push_pull(gradient, weights).applied);
+  EXPECT_TRUE(other.get());
+  EXPECT_EQ(weights.values()[0], 1);
+  EXPECT_EQ(world.weight("v", 69'999), 1);
 }
 
 TEST_P(Transports, delay_compensation_uses_the_weights_of_a_push_with_a_pull) {
