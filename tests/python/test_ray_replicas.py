@@ -53,6 +53,11 @@ def stats_of(server: Any, part: str) -> Any:
     return json.loads(ray.get(actor(server, part).stats.remote()))
 
 
+def process(server: Any, part: str) -> int:
+    """The id of the process that has this part; 0: it has begun, and has none yet."""
+    return int(ray.get(actor(server, part).replica.remote())[0])
+
+
 def leading(server: Any) -> list[bool]:
     """For each of PARTS, whether it serves."""
     return [not isinstance(ray.get(actor(server, part).locate.remote()), str) for part in PARTS]
@@ -143,7 +148,11 @@ def test_random_kills_lose_no_acknowledged_push(server: Any) -> None:
     while time.monotonic() < end:
         time.sleep(choose.uniform(0, 1))
         until(lambda: complete(server), 100)
-        ray.kill(actor(server, choose.choice(PARTS)), no_restart=False)
+        part = choose.choice(PARTS)
+        before = process(server, part)
+        ray.kill(actor(server, part), no_restart=False)
+        # It ends some time later; the state would be lost if the other one was killed meanwhile.
+        until(lambda: process(server, part) not in (0, before), 100)  # noqa: B023
         kills += 1
     until(lambda: complete(server), 100)
     pushing.wait_for(5)
