@@ -1,6 +1,7 @@
 """Check the Markdown files: links and names in lists lead somewhere, Python examples are Python.
 
-The classes that docs/design/walk.md names are declared in the tree. A README with a table of files
+The classes that docs/design/walk.md names are declared in the tree, and the members that any page
+names as ``Class::member``. A README with a table of files
 names every file beside it, and every file of a folder for which it has a heading (``## element/``):
 by its name, or a header and its source by their common stem.
 """
@@ -19,6 +20,9 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"^\| (file|module)\b", re.MULTILINE)
 FOLDER = re.compile(r"^## (?:\[)?`?([\w/]+)/", re.MULTILINE)
 CLASS = re.compile(r"^ *(?:class|struct|using) (?:alignas\([^)]*\) )?(\w+)", re.MULTILINE)
+COMMENT = re.compile(r"//.*")
+WORD = re.compile(r"\w+")
+MEMBER = re.compile(r"`(?:\w+::)+(\w+)[^`]*`")
 NAME = re.compile(r"`(?:[\w./]*/)?(\w+)(?:\.[\w{},.]+)?`")
 
 
@@ -49,6 +53,13 @@ def unlisted(page: Path, files: list[Path]) -> list[str]:
     ]
 
 
+def unknown_members(page: Path, words: set[str]) -> list[str]:
+    return [
+        f"{page.relative_to(ROOT)}: names a member {name}, which is not in the tree"
+        for name in sorted(set(MEMBER.findall(page.read_text())) - words)
+    ]
+
+
 def undeclared(page: Path, files: list[Path]) -> list[str]:
     """Names of classes on a page that no header, binding or module declares."""
     code = [file.read_text() for file in files if file.suffix in (".h", ".py")]
@@ -69,6 +80,11 @@ def main() -> int:
     docs = ROOT / "docs"
     sources = [file for file in files if file.relative_to(ROOT).parts[0] in ("penstock", "python")]
     found += undeclared(docs / "design" / "walk.md", sources)
+    code = [file for file in files if file.suffix in (".h", ".cc")]
+    words = {word for file in code for word in WORD.findall(COMMENT.sub("", file.read_text()))}
+    for page in pages:
+        if page.name != "CHANGELOG.md":
+            found += unknown_members(page, words)
     index = (docs / "index.md").read_text()
     for page in sorted(docs.rglob("*.md")):
         name = page.relative_to(docs).as_posix()

@@ -30,10 +30,9 @@ inline constexpr Result kDeinitialized = 4;
 inline constexpr Result kNoDevice = 100;
 inline constexpr Result kInvalidDevice = 101;
 inline constexpr Result kNotReady = 600;
-inline constexpr Result kDeviceLost = 719;  // CUDA_ERROR_LAUNCH_FAILED, which ends the context
+inline constexpr Result kLaunchFailed = 719;  // the context has ended
 
-// Streams that have no handle of their own; the same values as in DLPack.
-inline Stream legacy_default_stream() { return reinterpret_cast<Stream>(uintptr_t{1}); }
+// This stream has no handle of its own; the same value as in DLPack.
 inline Stream per_thread_default_stream() { return reinterpret_cast<Stream>(uintptr_t{2}); }
 
 // name in the library, name here, parameters

@@ -5,26 +5,20 @@
 #include <utility>
 
 #include "penstock/base/clock.h"
-#include "penstock/device/pins.h"
-#include "penstock/memory/region.h"
 
 namespace penstock::device {
 namespace {
 
 constexpr unsigned kNonBlocking = 1;  // of a stream: it does not wait for the legacy default stream
 constexpr unsigned kPortable = 1;     // pinned memory for all contexts
-constexpr size_t kAlignment = 256;    // of arrays in a slot, as of the driver's own allocations
-constexpr size_t kDirect = size_t{64} << 10;  // arrays from this size on get a copy of their own
-constexpr size_t kMaxGap = size_t{4} << 10;   // that a copy takes along, besides an eighth
-constexpr size_t kStepsAtOnce = 32;           // that are read from the timeline
+constexpr size_t kStepsAtOnce = 32;   // that are read from the timeline
 constexpr size_t kLargeUnit = size_t{2} << 20;
 constexpr size_t kSmallUnit = size_t{64} << 10;
 
-size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
 // A little more than asked for, so that batches of nearly one size use the same slots.
 size_t slot_size(size_t bytes) {
-  return round_up(std::max<size_t>(bytes, 1), bytes < kLargeUnit ? kSmallUnit : kLargeUnit);
+  const size_t unit = bytes < kLargeUnit ? kSmallUnit : kLargeUnit;
+  return (std::max<size_t>(bytes, 1) + unit - 1) / unit * unit;
 }
 
 std::string mib(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
@@ -61,22 +55,6 @@ struct Stage::Slot {
   bool taken = false;
   uint64_t released = 0;  // its place among releases
   uint64_t batch = 0;     // the number of the batch in it
-};
-
-// A copy: bytes from host memory to an offset in the slot.
-struct Stage::Piece {
-  const std::byte* from = nullptr;
-  size_t to = 0;
-  size_t bytes = 0;
-};
-
-struct Stage::Plan {
-  std::vector<size_t> offsets;  // of each array in the slot
-  std::vector<Piece> pieces;
-  std::vector<size_t> gather;                 // the arrays that are gathered at the slot's start
-  size_t gathered = 0;                        // their bytes
-  size_t bytes = 0;                           // of all
-  std::vector<std::shared_ptr<void>> owners;  // of memory that copies read in place
 };
 
 // Makes the device's context current on the calling thread, as long as it exists. On a thread of a
@@ -118,6 +96,7 @@ std::shared_ptr<Stage> Stage::open(int device, const std::string& library) {
 Stage::Stage(Token, std::shared_ptr<const Driver> driver, int ordinal)
     : driver_(std::move(driver)), ordinal_(ordinal), name_("cuda:" + std::to_string(ordinal)) {
   driver_->check(driver_->device_get(&handle_, ordinal), name_, "no such device");
+  planner_.emplace(driver_, handle_);
   driver_->check(driver_->retain_primary(&context_, handle_), name_, "no context");
   Result result = kSuccess;
   {
@@ -173,12 +152,12 @@ std::shared_ptr<Stage::Batch> Stage::put(std::vector<Tensor> tensors) {
   check(current.result(), "making its context current");
   drop_copied(false);
   timeline_->read(kStepsAtOnce);
-  Plan plan = plan_for(tensors);
+  CopyPlan plan = planner_->plan(tensors);
   Slot& slot = free_slot(plan.bytes);
   order_behind_uses(slot);
   if (plan.gathered > 0) gather(slot, tensors, plan);
   slot.begun = timeline_->mark(copies_);
-  for (const Piece& piece : plan.pieces) {
+  for (const CopyPlan::Piece& piece : plan.pieces) {
     check(driver_->copy_to_device(slot.memory + piece.to, piece.from, piece.bytes, copies_),
           "a copy to the device");
   }
@@ -199,7 +178,7 @@ std::shared_ptr<Stage::Batch> Stage::put(std::vector<Tensor> tensors) {
   slot.batch = figures_.batches++;
   ++figures_.events;
   figures_.copies += plan.pieces.size();
-  for (const Piece& piece : plan.pieces) figures_.bytes += piece.bytes;
+  for (const CopyPlan::Piece& piece : plan.pieces) figures_.bytes += piece.bytes;
   return batch;
 }
 
@@ -331,90 +310,8 @@ void Stage::order_behind_uses(Slot& slot) {
   }
 }
 
-// Where the arrays of a batch go, and from where. Arrays that lie close together in pinned memory
-// are one copy, gaps included; large ones in pinned memory a copy each; all others are gathered
-// first.
-Stage::Plan Stage::plan_for(const std::vector<Tensor>& tensors) {
-  Plan plan;
-  plan.offsets.resize(tensors.size());
-  if (plan_as_one(tensors, plan)) return plan;
-  std::vector<size_t> direct;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const Tensor& tensor = tensors[i];
-    if (tensor.nbytes() >= kDirect && tensor.is_contiguous() &&
-        pinned_from(tensor.data(), tensor.nbytes()) != 0) {
-      direct.push_back(i);
-      continue;
-    }
-    plan.offsets[i] = plan.gathered;
-    plan.gathered = round_up(plan.gathered + tensor.nbytes(), kAlignment);
-    plan.gather.push_back(i);
-  }
-  plan.bytes = plan.gathered;
-  for (size_t i : direct) {
-    plan.offsets[i] = plan.bytes;
-    add_pieces(plan, tensors[i].data(), plan.bytes, tensors[i].nbytes());
-    plan.owners.push_back(tensors[i].owner());
-    plan.bytes = round_up(plan.bytes + tensors[i].nbytes(), kAlignment);
-  }
-  return plan;
-}
-
-// One copy for all arrays, if they lie together in pinned memory.
-bool Stage::plan_as_one(const std::vector<Tensor>& tensors, Plan& plan) {
-  const std::byte* begin = nullptr;
-  const std::byte* end = nullptr;
-  size_t sum = 0;
-  for (const Tensor& tensor : tensors) {
-    const size_t bytes = tensor.nbytes();
-    if (bytes == 0) continue;
-    if (!tensor.is_contiguous()) return false;
-    begin = begin == nullptr ? tensor.data() : std::min<const std::byte*>(begin, tensor.data());
-    end = std::max<const std::byte*>(end, tensor.data() + bytes);
-    sum += bytes;
-  }
-  if (begin == nullptr) return false;
-  // Arrays keep their alignment. The region begins with a header, so this stays within.
-  begin -= reinterpret_cast<uintptr_t>(begin) % kAlignment;
-  const auto extent = static_cast<size_t>(end - begin);
-  if (extent > sum + sum / 8 + kMaxGap || pinned_from(begin, extent) < extent) return false;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].nbytes() == 0) continue;
-    plan.offsets[i] = static_cast<size_t>(tensors[i].data() - begin);
-    plan.owners.push_back(tensors[i].owner());
-  }
-  plan.bytes = extent;
-  plan.pieces.push_back({begin, 0, extent});
-  return true;
-}
-
-// A copy may not go from one pinned piece of a region into the next.
-void Stage::add_pieces(Plan& plan, const std::byte* from, size_t to, size_t bytes) {
-  while (bytes > 0) {
-    const size_t pinned = pinned_from(from, bytes);
-    const size_t part = pinned == 0 ? bytes : std::min(bytes, pinned);
-    plan.pieces.push_back({from, to, part});
-    from += part;
-    to += part;
-    bytes -= part;
-  }
-}
-
-// How many bytes from an address on are pinned in one piece; pins `bytes` from there on first, if
-// they lie in a shared region.
-size_t Stage::pinned_from(const std::byte* address, size_t bytes) {
-  if (region_ == nullptr || !region_->contains(address)) {
-    region_ = region_holding(address);
-    pins_ = nullptr;
-    if (region_ == nullptr) return 0;
-  }
-  const size_t offset = region_->offset_of(address);
-  pins_ = Pins::of(region_, offset + bytes, driver_, handle_);
-  return pins_ == nullptr ? 0 : pins_->from(offset);
-}
-
 // Writes arrays side by side into memory that the device can read.
-void Stage::gather(Slot& slot, const std::vector<Tensor>& tensors, Plan& plan) {
+void Stage::gather(Slot& slot, const std::vector<Tensor>& tensors, CopyPlan& plan) {
   if (slot.pinned == nullptr && slot.pageable.empty()) {
     void* pinned = nullptr;
     Result result = driver_->allocate_pinned(&pinned, slot.bytes, kPortable);
@@ -601,8 +498,7 @@ void Stage::close() noexcept {
   }
   std::vector<std::unique_ptr<Slot>> unused;
   std::vector<std::shared_ptr<void>> owners;
-  region_ = nullptr;
-  pins_ = nullptr;
+  planner_->forget();
   Current current(*this);
   driver_->synchronize_stream(copies_);  // a lost device copies nothing either
   {

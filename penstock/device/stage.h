@@ -5,21 +5,20 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "penstock/base/fork_aware.h"
+#include "penstock/device/copy_plan.h"
 #include "penstock/device/driver.h"
 #include "penstock/device/timeline.h"
 #include "penstock/memory/dlpack.h"
-#include "penstock/memory/region.h"
 #include "penstock/memory/tensor.h"
 #include "penstock/observe/trace.h"
 
 namespace penstock::device {
-
-class Pins;
 
 // What a Stage did. Times are nanoseconds.
 struct StageFigures {
@@ -86,8 +85,6 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
  private:
   class Current;
   struct Use;
-  struct Piece;
-  struct Plan;
   using Mark = Timeline::Mark;
 
   void after_fork_in_child() noexcept override { inherited_.store(true); }
@@ -101,11 +98,7 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
   void drop_copied(bool wait);
   void await_copy(Slot& slot, std::vector<std::shared_ptr<void>>& owners);
   void order_behind_uses(Slot& slot);
-  Plan plan_for(const std::vector<Tensor>& tensors);
-  bool plan_as_one(const std::vector<Tensor>& tensors, Plan& plan);
-  void add_pieces(Plan& plan, const std::byte* from, size_t to, size_t bytes);
-  size_t pinned_from(const std::byte* address, size_t bytes);
-  void gather(Slot& slot, const std::vector<Tensor>& tensors, Plan& plan);
+  void gather(Slot& slot, const std::vector<Tensor>& tensors, CopyPlan& plan);
   Mark* take_mark();
   void take(Slot& slot, int64_t stream);
   bool is_used_by(const Slot& slot, Stream stream) const;
@@ -121,8 +114,7 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
   Stream copies_ = nullptr;
   std::atomic<bool> inherited_{false};
 
-  std::shared_ptr<Region> region_;  // of the last batch; only the thread of put() uses it
-  std::shared_ptr<Pins> pins_;      // of that region
+  std::optional<CopyPlanner> planner_;  // only the thread of put() uses it
 
   std::unique_ptr<Timeline> timeline_;  // has all events that are not in use
 

@@ -164,7 +164,7 @@ Result Timeline::look(Mark& mark) noexcept {
   return look_at(mark);
 }
 
-// The driver tells with an event's time whether it has passed.
+// Asking the driver for an event's time also says whether the event has passed.
 Result Timeline::look_at(Mark& mark) const noexcept {
   if (mark.ns != 0) return kSuccess;
   float ms = 0;

@@ -15,7 +15,7 @@ namespace penstock::device {
 // When copies, waits and steps ran on a device, by its own clock: timed events of the driver, read
 // back as trace events of the host's monotonic clock.
 //
-// The driver tells the time between two events as a float of milliseconds. So times are measured
+// The driver gives the time between two events as a float of milliseconds. So times are measured
 // from a base event, which is renewed every 8 seconds: until then a float resolves 1 us. The base's
 // time on the host is known when it is made. A renewed base passed after it was recorded and before
 // it was seen to have passed: its time is kept within these bounds, so the two clocks do not drift

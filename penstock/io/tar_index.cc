@@ -190,7 +190,7 @@ class TarWalk {
 // From entries and damage to places. One pass.
 class Places {
  public:
-  // `fields`: how many a whole sample has; 0: the first one tells.
+  // `fields`: how many a whole sample has; 0: as many as the first one.
   explicit Places(size_t fields) : fields_(fields) {}
 
   void entry(uint64_t begin, std::string_view key, bool cut) {

@@ -29,7 +29,6 @@ inline constexpr uint8_t kBool = 6;
 
 // Bits of ManagedTensorVersioned::flags.
 inline constexpr uint64_t kReadOnly = 1u << 0;
-inline constexpr uint64_t kIsCopied = 1u << 1;
 inline constexpr uint64_t kSubbytePadded = 1u << 2;
 
 struct Device {

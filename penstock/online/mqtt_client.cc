@@ -1,31 +1,24 @@
 #include "penstock/online/mqtt_client.h"
 
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
-#include "penstock/net/socket.h"
 
 namespace penstock::online {
 namespace {
 
+using mqtt::closed;
 using mqtt::Type;
 
 constexpr char kMqtt[] = "MQTT";
-constexpr size_t kReadBytes = 256 * 1024;
 constexpr size_t kMaxOnTheirWay = 1000;
 // Version 3.1.1: a broker does not say how many messages of QoS 2 it takes at once, and disconnects
 // a client that sends more. mosquitto's default.
@@ -40,13 +33,6 @@ constexpr std::byte kTakenOver{0x8E};        // a reason to disconnect
 // A token is the connection's number, and that of the message in it.
 constexpr int kNumberBits = 40;
 constexpr uint64_t kNumbers = (uint64_t{1} << kNumberBits) - 1;
-
-Error closed(const std::string& why) { return Error(Code::kClosed, kMqtt, why); }
-
-std::string endpoint(const MqttOptions& options) {
-  const bool six = options.host.find(':') != std::string::npos;
-  return (six ? "[" + options.host + "]" : options.host) + ":" + std::to_string(options.port);
-}
 
 // For a client that only publishes.
 class NoSink final : public MessageSink {
@@ -65,7 +51,9 @@ bool is_final(const Error& error) { return error.code() == Code::kInvalidArgumen
 
 MqttClient::MqttClient(MqttOptions options)
     : options_(std::move(options)),
+      broker_{options_.host, options_.port, options_.tls},
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      wire_(wake_.get()),
       random_(std::random_device()()) {
   if (!wake_) throw Error::from_errno(errno, kMqtt, "cannot make an eventfd");
   if (options_.qos > 2) throw Error(Code::kInvalidArgument, kMqtt, "qos is 0, 1 or 2");
@@ -223,7 +211,7 @@ void MqttClient::run() {
   while (!stopping()) {
     uint64_t connected_ns = 0;
     try {
-      open();
+      wire_.open(broker_, patience(), stopping_);
       hello();
       connected_ns = now_ns();
       receive();
@@ -234,7 +222,11 @@ void MqttClient::run() {
     } catch (const std::exception& error) {
       why = error.what();
     }
-    close_socket();
+    wire_.close();
+    {
+      std::lock_guard lock(mutex_);
+      connected_ = false;
+    }
     if (!why.empty() || stopping()) break;
     // A broker that ends each connection at once is not asked ten times a second.
     if (connected_ns != 0 && now_ns() - connected_ns > kLastsNs) failures = 0;
@@ -260,53 +252,12 @@ double MqttClient::patience() const {
                                   : kPatienceS;
 }
 
-void MqttClient::open() {
-  int error = 0;
-  for (const net::SocketAddress& address : net::resolve("tcp://" + endpoint(options_))) {
-    os::Fd fd = net::make_socket(address);
-    const Deadline deadline(patience());
-    error = ::connect(fd.get(), address.get(), address.length) == 0 ? 0 : errno;
-    if (error == EINPROGRESS || error == EINTR) {
-      error = ETIMEDOUT;
-      while (!stopping() && !deadline.passed()) {
-        if (!net::wait_for(fd.get(), POLLOUT, Deadline::earlier(deadline, Deadline(0.1)))) continue;
-        socklen_t length = sizeof(error);
-        if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-        break;
-      }
-    }
-    if (error != 0) continue;
-    const int on = 1;
-    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    socket_ = std::move(fd);
-    break;
-  }
-  if (!socket_) {
-    throw Error(error == ECONNREFUSED ? Code::kNotFound : Code::kSystem, kMqtt,
-                "cannot connect to " + endpoint(options_) + ": " + std::strerror(error));
-  }
-  if (!options_.tls) return;
-  tls_ = std::make_unique<net::TlsClient>(socket_.get(), options_.host, *options_.tls);
-  const Deadline deadline(patience());
-  for (;;) {
-    const auto step = tls_->handshake();
-    if (step == net::TlsClient::Step::kDone) return;
-    if (stopping() || deadline.passed()) throw closed("no TLS handshake in time");
-    const bool writes = step == net::TlsClient::Step::kWantsWrite;
-    net::wait_for(socket_.get(), writes ? POLLOUT : POLLIN, Deadline(0.1));
-  }
-}
-
 // CONNECT and SUBSCRIBE; their answers are awaited, then messages are taken.
 void MqttClient::hello() {
   ++connection_;
-  in_begin_ = in_end_ = 0;
-  out_.clear();
-  out_sent_ = 0;
   arrived_.clear();
   first_arrived_ = 0;
-  ping_sent_ns_ = 0;
-  last_sent_ns_ = now_ns();
+  ping_sent_ns_ = last_ping_ns_ = 0;
   keep_alive_ns_ = options_.keep_alive_s * kSecond;
   {
     std::lock_guard lock(mutex_);
@@ -321,7 +272,7 @@ void MqttClient::hello() {
   connect.password = options_.password;
   connect.session_expiry_s = options_.clean_start ? 0 : options_.session_expiry_s;
   connect.max_packet_bytes = options_.max_packet_bytes;
-  mqtt::append(out_, connect);
+  mqtt::append(wire_.out(), connect);
 
   const Deadline deadline(patience());
   std::optional<mqtt::Frame> frame;
@@ -329,16 +280,15 @@ void MqttClient::hello() {
     if (stopping()) throw closed("the client was stopped");
     if (deadline.passed()) throw closed("the broker did not answer CONNECT");
     wait(true, 100);
-    read_some();
-    frame = mqtt::next_frame(std::span(in_).subspan(in_begin_, in_end_ - in_begin_),
-                             options_.max_packet_bytes);
+    wire_.read();
+    frame = wire_.front(options_.max_packet_bytes);
   }
   const mqtt::Connack connack = mqtt::read_connack(*frame, options_.version);
-  in_begin_ += frame->bytes;
+  wire_.pop(*frame);
   if (connack.code != 0) {
     throw Error(
         mqtt::lasts(connack.code, options_.version) ? Code::kInvalidArgument : Code::kClosed, kMqtt,
-        "the broker at " + endpoint(options_) + " refused the connection: " + connack.reason);
+        "the broker at " + broker_.endpoint() + " refused the connection: " + connack.reason);
   }
   if (connack.keep_alive_s) keep_alive_ns_ = *connack.keep_alive_s * kSecond;
   if (!connack.session_present) received_.clear();
@@ -346,7 +296,7 @@ void MqttClient::hello() {
   // again.
   const bool resumed = connack.session_present && has_subscribed_;
   if (subscribes_ && !resumed) {
-    mqtt::append_subscribe(out_, options_.version, 0xFFFF, options_.topics, options_.qos);
+    mqtt::append_subscribe(wire_.out(), options_.version, 0xFFFF, options_.topics, options_.qos);
   }
   std::lock_guard lock(mutex_);
   connections_.fetch_add(1);
@@ -373,112 +323,36 @@ void MqttClient::hello() {
 void MqttClient::receive() {
   while (!stopping()) {
     take_requests();
-    const bool reads = !sink_->full() && out_.size() - out_sent_ < kMaxOutBytes;
-    const bool waiting_in = tls_ != nullptr && reads && tls_->pending();
+    const bool reads = !sink_->full() && wire_.unsent_bytes() < kMaxOutBytes;
+    const bool waiting_in = reads && wire_.pending();
     const int64_t timeout_ms =
         keep_alive_ns_ == 0
             ? 1000
             : static_cast<int64_t>(std::clamp<uint64_t>(keep_alive_ns_ / 4 / 1'000'000, 10, 1000));
     wait(reads, waiting_in ? 0 : timeout_ms);
     if (!sink_->full()) {
-      if (reads) read_some();
+      if (reads) wire_.read();
       handle_frames();
     }
     keep_alive();
   }
-  out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(out_sent_));
-  out_sent_ = 0;
   take_requests();
-  mqtt::append_disconnect(out_);
+  mqtt::append_disconnect(wire_.out());
   const Deadline deadline(1);
-  while (out_sent_ < out_.size() && !deadline.passed()) wait(false, 50);
-}
-
-void MqttClient::close_socket() {
-  tls_.reset();
-  socket_.reset();
-  tls_wants_write_ = false;
-  std::lock_guard lock(mutex_);
-  connected_ = false;
+  while (wire_.unsent_bytes() != 0 && !deadline.passed()) wait(false, 50);
 }
 
 void MqttClient::wait(bool readable, int64_t timeout_ms) {
-  pollfd fds[] = {{wake_.get(), POLLIN, 0}, {socket_.get(), 0, 0}};
-  const bool writes = out_sent_ < out_.size();
-  if (readable) fds[1].events |= POLLIN;
-  if (writes || tls_wants_write_) fds[1].events |= POLLOUT;
-  const int found = poll(fds, socket_ ? 2 : 1, static_cast<int>(timeout_ms));
-  if (found < 0 && errno != EINTR) throw Error::from_errno(errno, kMqtt, "poll");
-  if ((fds[0].revents & POLLIN) != 0) {
-    uint64_t count = 0;
-    (void)!read(wake_.get(), &count, sizeof(count));
-  }
-  if (!socket_) return;
-  if ((fds[1].revents & (POLLERR | POLLHUP)) != 0 && !readable) {
-    throw closed("the connection was lost");
-  }
-  if (writes) write_some();
-}
-
-void MqttClient::read_some() {
-  if (in_begin_ == in_end_) {
-    in_begin_ = in_end_ = 0;
-  } else if (in_begin_ > 0 && in_.size() - in_end_ < kReadBytes) {
-    std::memmove(in_.data(), in_.data() + in_begin_, in_end_ - in_begin_);
-    in_end_ -= std::exchange(in_begin_, 0);
-  }
-  if (in_.size() - in_end_ < kReadBytes) in_.resize(std::max(in_.size() * 2, in_end_ + kReadBytes));
-  const auto space = std::span(in_).subspan(in_end_);
-  std::optional<size_t> got;
-  if (tls_ != nullptr) {
-    got = tls_->read(space);
-    tls_wants_write_ = tls_->wants_write();
-  } else {
-    const ssize_t bytes = recv(socket_.get(), space.data(), space.size(), MSG_DONTWAIT);
-    if (bytes >= 0) {
-      got = static_cast<size_t>(bytes);
-    } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
-      throw closed(std::string("the connection was lost: ") + std::strerror(errno));
-    }
-  }
-  if (!got) return;
-  if (*got == 0) throw closed("the broker closed the connection");
-  in_end_ += *got;
-}
-
-void MqttClient::write_some() {
-  while (out_sent_ < out_.size()) {
-    const auto rest = std::span<const std::byte>(out_).subspan(out_sent_);
-    std::optional<size_t> sent;
-    if (tls_ != nullptr) {
-      sent = tls_->write(rest);
-    } else {
-      const ssize_t bytes =
-          send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (bytes >= 0) {
-        sent = static_cast<size_t>(bytes);
-      } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
-        throw closed(std::string("the connection was lost: ") + std::strerror(errno));
-      }
-    }
-    if (!sent) return;
-    out_sent_ += *sent;
-    last_sent_ns_ = now_ns();
-  }
-  out_.clear();
-  out_sent_ = 0;
+  if (!wire_.wait(readable, timeout_ms)) return;
   std::lock_guard lock(mutex_);
   if (std::exchange(sending_, false)) changed_.notify_all();
 }
 
 void MqttClient::handle_frames() {
-  while (in_begin_ < in_end_) {
-    const auto unread = std::span<const std::byte>(in_).subspan(in_begin_, in_end_ - in_begin_);
-    const auto frame = mqtt::next_frame(unread, options_.max_packet_bytes);
-    if (!frame) return;
-    // A message that the sink has no space for stays in the buffer.
+  while (const auto frame = wire_.front(options_.max_packet_bytes)) {
+    // A message that the sink has no space for stays on the wire.
     if (frame->type == Type::kPublish && sink_->full()) return;
-    in_begin_ += frame->bytes;
+    wire_.pop(*frame);
     handle(*frame);
   }
 }
@@ -490,7 +364,7 @@ void MqttClient::handle(const mqtt::Frame& frame) {
     case Type::kPubrel: {
       const auto released = mqtt::read_acknowledgement(frame, options_.version);
       received_.erase(released.id);
-      return mqtt::append_acknowledgement(out_, Type::kPubcomp, released.id);
+      return mqtt::append_acknowledgement(wire_.out(), Type::kPubcomp, released.id);
     }
     case Type::kPuback:
     case Type::kPubcomp: {
@@ -504,7 +378,7 @@ void MqttClient::handle(const mqtt::Frame& frame) {
       const auto found = on_their_way_.find(arrived.id);
       if (arrived.code >= 0x80) return forget_published(arrived.id, false);
       if (found != on_their_way_.end()) found->second.released = true;
-      return mqtt::append_acknowledgement(out_, Type::kPubrel, arrived.id);
+      return mqtt::append_acknowledgement(wire_.out(), Type::kPubrel, arrived.id);
     }
     case Type::kSuback: {
       const auto suback = mqtt::read_suback(frame, options_.version);
@@ -541,7 +415,7 @@ void MqttClient::take(const mqtt::Publish& message) {
   if (message.qos == 2 && received_.count(message.id) != 0) {
     // Put before; only the answer was lost.
     duplicates_.fetch_add(1, std::memory_order_relaxed);
-    return mqtt::append_acknowledgement(out_, Type::kPubrec, message.id);
+    return mqtt::append_acknowledgement(wire_.out(), Type::kPubrec, message.id);
   }
   if (message.duplicate) duplicates_.fetch_add(1, std::memory_order_relaxed);
   received_count_.fetch_add(1, std::memory_order_relaxed);
@@ -575,7 +449,7 @@ void MqttClient::take_requests() {
     send_acknowledgements();
   }
   sending_ = sending_ || !unreliable_.empty();
-  out_.insert(out_.end(), unreliable_.begin(), unreliable_.end());
+  wire_.out().insert(wire_.out().end(), unreliable_.begin(), unreliable_.end());
   unreliable_.clear();
   const uint32_t max_in_flight_2 =
       options_.version == mqtt::Version::k5 ? max_in_flight_ : kMaxInFlight2;
@@ -597,7 +471,7 @@ void MqttClient::send_acknowledgements() {
     const Arrived& message = arrived_.front();
     if (message.qos == 2) received_.insert(message.id);
     const Type type = message.qos == 2 ? Type::kPubrec : Type::kPuback;
-    mqtt::append_acknowledgement(out_, type, message.id);
+    mqtt::append_acknowledgement(wire_.out(), type, message.id);
     acknowledged_.fetch_add(1, std::memory_order_relaxed);
     arrived_.pop_front();
     ++first_arrived_;
@@ -605,8 +479,8 @@ void MqttClient::send_acknowledgements() {
 }
 
 void MqttClient::send_published(uint16_t id, Published& message) {
-  if (message.released) return mqtt::append_acknowledgement(out_, Type::kPubrel, id);
-  mqtt::append(out_, options_.version,
+  if (message.released) return mqtt::append_acknowledgement(wire_.out(), Type::kPubrel, id);
+  mqtt::append(wire_.out(), options_.version,
                {message.topic, message.payload, message.qos, id, message.sent});
   message.sent = true;
 }
@@ -635,10 +509,10 @@ void MqttClient::keep_alive() {
   if (ping_sent_ns_ != 0 && now - ping_sent_ns_ > keep_alive_ns_) {
     throw closed("the broker did not answer a ping");
   }
-  if ((ping_sent_ns_ == 0 || full) && now - last_sent_ns_ > keep_alive_ns_ / 2) {
-    mqtt::append_ping(out_);
-    ping_sent_ns_ = now;
-    last_sent_ns_ = now;
+  if ((ping_sent_ns_ == 0 || full) &&
+      now - std::max(wire_.last_sent_ns(), last_ping_ns_) > keep_alive_ns_ / 2) {
+    mqtt::append_ping(wire_.out());
+    ping_sent_ns_ = last_ping_ns_ = now;
   }
 }
 

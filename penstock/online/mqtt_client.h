@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -22,6 +21,7 @@
 #include "penstock/net/tls_client.h"
 #include "penstock/online/message.h"
 #include "penstock/online/mqtt_packets.h"
+#include "penstock/online/mqtt_wire.h"
 
 namespace penstock::online {
 
@@ -101,18 +101,14 @@ class MqttClient final : public MessageSource {
                   const Deadline& deadline);
   void run();
   double patience() const;  // seconds for the broker to answer
-  void open();
   void hello();
   void receive();  // until stop(), or an Error
-  void close_socket();
   void wait_before_next(uint32_t failures);
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
   void wake();
 
-  // Waits for the socket, a wake-up, or the time of the next ping.
+  // As Wire::wait(); wakes flush() when all is sent.
   void wait(bool readable, int64_t timeout_ms);
-  void read_some();
-  void write_some();
   void handle_frames();
   void handle(const mqtt::Frame& frame);
   void take(const mqtt::Publish& message);
@@ -123,6 +119,7 @@ class MqttClient final : public MessageSource {
   void keep_alive();
 
   const MqttOptions options_;
+  const mqtt::Wire::Broker broker_;
   MessageSink* sink_ = nullptr;
   bool subscribes_ = false;
   std::atomic<pid_t> pid_{0};  // of the process whose thread it is
@@ -132,19 +129,14 @@ class MqttClient final : public MessageSource {
   std::atomic<bool> stopping_{false};
 
   // Of the thread alone.
-  os::Fd socket_;
-  std::unique_ptr<net::TlsClient> tls_;
-  Bytes in_;
-  size_t in_begin_ = 0, in_end_ = 0;
-  Bytes out_;
-  size_t out_sent_ = 0;
-  bool tls_wants_write_ = false;
+  mqtt::Wire wire_;
   bool has_subscribed_ = false;  // on some connection
   uint64_t connection_ = 0;      // its number: the high half of tokens
   uint64_t first_arrived_ = 0;   // the number of arrived_.front()
   std::deque<Arrived> arrived_;  // not acknowledged
   std::set<uint16_t> received_;  // QoS 2: PUBREC was sent, PUBREL has not come
-  uint64_t last_sent_ns_ = 0, ping_sent_ns_ = 0;
+  uint64_t last_ping_ns_ = 0;
+  uint64_t ping_sent_ns_ = 0;  // 0: its answer has come
   uint64_t keep_alive_ns_ = 0;
   std::minstd_rand random_;
 

@@ -52,7 +52,7 @@ struct CallCounts {
 //              enter(), submit()
 //   new ──────────────────────────> waiting ──withdraw(), close()──> withdrawn, done (kClosed)
 //                                    │    ^
-//           nobody leads, and it is  │    │ put_back(): the leader was interrupted
+//          no call leads, and it is  │    │ put_back(): the leader was interrupted
 //           the oldest: appointed    v    │
 //                                  leads ─┤
 //                                    │    │
@@ -164,7 +164,7 @@ class CallQueue final : private ForkAware {
 
   // With mutex_:
   void add(const CallRef& call, bool submitted);
-  void appoint();  // REQUIRED: nobody leads
+  void appoint();  // REQUIRED: no call leads
   bool appointed(const Call& call) const;
   void lead();  // lets the appointed call lead, unless callers of the last batch are to go on first
   void end(Call& call, uint64_t now);

@@ -193,7 +193,7 @@ class Hogwild {
   explicit Hogwild(SharedCounters counters);
 
   // Returns when all workers have ended. An exception from a worker, `make` or `enough` ends all
-  // workers and is then thrown here; failed() tells its origin.
+  // workers and is then thrown here; failed() is its origin.
   HogwildReport run(const MakeStep& make, const Until& until);
   HogwildReport run(const MakeStep& make) { return run(make, Until()); }
   // Calls work(number) on one thread for each worker; `work` claims steps from the counters until

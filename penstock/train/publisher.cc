@@ -121,7 +121,7 @@ uint64_t Publisher::publish(const SlotWriter::Write& write, uint64_t version) {
     throw Error(Code::kOutOfMemory, kPublish,
                 "no space for one more version of " + std::to_string(layout().bytes()) +
                     " bytes beside " + std::to_string(writer_.backed()) + " versions; held by " +
-                    (who.empty() ? "nobody" : "process " + who));
+                    (who.empty() ? "no process" : "process " + who + ", which must end a read()"));
   }
   if (writer_.sleepers() > 1) {
     late_wakes_left_.store(kLateWakes);

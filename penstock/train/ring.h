@@ -15,7 +15,7 @@ namespace penstock::train {
 // 2. Places count records, so two places are equal only if nothing happened in between.
 // 3. The producer writes only where no record lies between head and tail.
 // 4. The learner takes a record by moving head past it, after copying the record. A producer that
-//    drops the oldest record moves head in the same way: whoever moves head owns the record. The
+//    drops the oldest record moves head in the same way. Moving head takes the record. The
 //    learner may then have copied bytes that were being overwritten, but its compare-and-swap
 //    fails. To avoid a data race, both ends copy such rings (`contended`) by atomic words: if the
 //    learner read a word written after a drop, its compare-and-swap sees that drop.

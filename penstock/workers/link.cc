@@ -42,7 +42,7 @@ LinkSent link_try_send(int fd, const LinkHeader& header, int descriptor) {
   ssize_t sent = send_header(fd, header, descriptor, MSG_DONTWAIT);
   if (sent == static_cast<ssize_t>(sizeof(header))) return LinkSent::kSent;
   bool full = sent < 0 && (errno == EAGAIN || errno == ETOOMANYREFS);
-  return full ? LinkSent::kFull : LinkSent::kGone;
+  return full ? LinkSent::kFull : LinkSent::kClosed;
 }
 
 bool link_receive(int fd, LinkHeader& header, os::Fd& descriptor) {

@@ -33,11 +33,11 @@ struct LinkHeader {
 // A pair of connected descriptors, closed on exec.
 std::pair<os::Fd, os::Fd> link_pair();
 
-// False: the other end is gone.
+// False: the other end is closed.
 bool link_send(int fd, const LinkHeader& header, std::span<const std::byte> bytes = {},
                int descriptor = -1);
 // Never waits. kFull: the other end has not read for long, or too many descriptors are in flight.
-enum class LinkSent { kSent, kFull, kGone };
+enum class LinkSent { kSent, kFull, kClosed };
 LinkSent link_try_send(int fd, const LinkHeader& header, int descriptor = -1);
 bool link_receive(int fd, LinkHeader& header, os::Fd& descriptor);
 // `process`: a pidfd, or -1. Once that process ended, reads what it had sent and waits for no more,

@@ -11,8 +11,8 @@ namespace penstock {
 // and which of them a wake-up goes to.
 //
 // A worker sleeps on the futex of its own place, with its sleeping bit set. It sets the bit, looks
-// for work once more, and only then sleeps; whoever posts work first publishes the work and then
-// looks at the bits. Whoever clears the bit sends the wake-up.
+// for work once more, and only then sleeps. A poster first publishes its work and then looks at the
+// bits. The thread that clears a bit sends the wake-up.
 //
 // A worker is active or parked. A parked worker sleeps without a bit until it is active again.
 //

@@ -46,7 +46,7 @@ class Feedable(Restorable, Closing):
             raise InvalidArgument("give Datasets by names", "Feedable")
         for name, dataset in datasets.items():
             if not isinstance(dataset, Dataset):
-                raise InvalidArgument(f"{name} is {dataset!r}, and no Dataset", "Feedable")
+                raise InvalidArgument(f"{name} is {dataset!r}; give a penstock.Dataset", "Feedable")
         # Each name has a Loader of its own, even if one Dataset is given twice, and a part of the
         # bytes: of a common number, a Dataset that is not asked for would keep what it made ahead.
         part = max(budget() // len(datasets), 1)

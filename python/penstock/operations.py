@@ -68,7 +68,7 @@ def select(*fields: str) -> Operation:
     >>> pictures.map(penstock.select("image", "label"))  # (image, label)
     """
     if not fields:
-        raise InvalidArgument("no fields are named", "select")
+        raise InvalidArgument("no fields are named; give at least one", "select")
     return Operation("select", _names(fields, "select"))
 
 

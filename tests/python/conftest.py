@@ -1,13 +1,17 @@
-"""Checks after every test: no process, shared memory or thread is left behind."""
+"""Checks after every test: no process, shared memory or thread is left behind. Shared fixtures."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -108,6 +112,33 @@ def answers() -> Iterator[Answers]:
     pipe = Answers()
     yield pipe
     pipe.close()
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A name of this test's own, for weights (unpublished after it), a channel or a Batcher."""
+    from penstock import errors, train
+
+    made = f"test-{uuid.uuid4().hex}"
+    yield made
+    with contextlib.suppress(errors.NotFound):
+        train.unpublish(made)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start Python with these arguments, and a pipe as its stdout; it is killed after the test."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def started(*arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, *map(str, arguments)]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return processes[-1]
+
+    yield started
+    for process in processes:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -25,10 +25,6 @@ def described(number: Any) -> dict[str, Any]:
     }
 
 
-def unchanged(element: Any) -> Any:
-    return element
-
-
 def drawn(number: Any) -> Any:
     return penstock.rng().integers(1 << 40)
 

@@ -1,10 +1,12 @@
-"""Runs the program ``penstock`` as a process."""
+"""Runs the program ``penstock``, as a process or in this one."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+
+from penstock import cli
 
 
 def run_program(*arguments, cwd=None, timeout=50, before=None):
@@ -18,3 +20,10 @@ def run_program(*arguments, cwd=None, timeout=50, before=None):
         env=environment,
         preexec_fn=before,
     )
+
+
+def run(capsys, *arguments):
+    """Return the exit code, and what went to stdout and stderr."""
+    code = cli.main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err

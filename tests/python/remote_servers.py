@@ -22,6 +22,10 @@ import penstock
 SECRET = b"only for the tests of penstock"
 
 
+def add_one(element: Any) -> Any:
+    return {"x": element["x"] + 1, "draw": penstock.rng().integers(1 << 40)}
+
+
 class ServerProcess:
     """A process with a `penstock.remote.Server`. SIGTERM drains it; a context manager ends it.
 

@@ -12,13 +12,8 @@ import pytest
 
 import penstock
 from image_files import encoded
-from penstock import Dataset, cli
-
-
-def run(capsys, *arguments):
-    code = cli.main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+from penstock import Dataset
+from program import run
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import pytest
 import penstock
 from penstock import Dataset, cli
 from penstock.commands import files
+from program import run
 
 FRAME = 16
 
@@ -63,12 +64,6 @@ def damaged(tmp_path):
 
 DAMAGE = [(2, 232, 116), (5, 580, 116), (9, 1044, 115)]
 WHOLE = [bytes([i]) * 100 for i in (0, 1, 3, 4, 6, 7, 8)]
-
-
-def run(capsys, *arguments):
-    code = cli.main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 # ---- verify ----------------------------------------------------------------------------------

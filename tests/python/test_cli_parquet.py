@@ -12,18 +12,13 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import Dataset, cli
+from penstock import Dataset
+from program import run
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 ROWS = 60
-
-
-def run(capsys, *arguments):
-    code = cli.main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 def images():

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import dataset_functions as functions
 import penstock
 from contract import INLINE, KINDS, PROCESSES, THREADS, Mode, each, options, passed
+from dataset_functions import always, as_it_is
 from penstock import Dataset
 
 ELEMENTS = 12
@@ -63,10 +63,6 @@ class AnswersOfTwoTypes:
         return 1.5 if int(number) == self.at else True
 
 
-def always(number: Any) -> bool:
-    return True
-
-
 def parts(at: int) -> list[Dataset]:
     """Streams of one schema each: the elements before `at`, `at`, and the elements after it."""
     numbers = list(range(ELEMENTS))
@@ -85,7 +81,7 @@ def chosen(at: int) -> Dataset:
 CHAINS: dict[str, Callable[[int], Dataset]] = {
     "mapped": lambda at: Dataset.range(ELEMENTS).map(ThatOneIsReal(at)).filter(always),
     "mapped twice": lambda at: (
-        Dataset.range(ELEMENTS).map(ThatOneIsReal(at)).map(functions.unchanged).filter(always)
+        Dataset.range(ELEMENTS).map(ThatOneIsReal(at)).map(as_it_is).filter(always)
     ),
     "of a stream": lambda at: (
         Dataset.range(ELEMENTS).filter(always).map(ThatOneIsReal(at)).filter(always)
@@ -202,7 +198,7 @@ def test_one_in_a_large_batch_fails_alone(at: int, mode: Mode) -> None:
     stream = Dataset.range(140).filter(always).map(ThatOneIsReal(at))
     for batches, expected in (
         (unlike.batch(130), lengths),
-        (unlike.batch(130).map(functions.unchanged), lengths),
+        (unlike.batch(130).map(as_it_is), lengths),
         (unlike.batch(130).filter(lambda batch: True), lengths),
         (stream.batch(130), [130, 9]),  # in a stream it is not counted
     ):
@@ -340,7 +336,7 @@ def test_rounds_are_alike(mode: Mode) -> None:
 @each(KINDS, ())
 @pytest.mark.parametrize("at", [0, 1, 7])
 def test_verdicts_need_not_be_alike(at: int, mode: Mode) -> None:
-    for rows in (Dataset.range(ELEMENTS), Dataset.range(ELEMENTS).map(functions.unchanged)):
+    for rows in (Dataset.range(ELEMENTS), Dataset.range(ELEMENTS).map(as_it_is)):
         with rows.filter(AnswersOfTwoTypes(at)).build(**options(mode)) as feed:
             assert passed(feed) == list(range(ELEMENTS))
         with rows.unique(key=ThatOneIsReal(at)).build(**options(mode)) as feed:

@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from contract import INLINE, KINDS, SPAWN, THREADS, each, options, passed
+from dataset_functions import always
 from penstock import Dataset
 
 BAD = (5, 15, 25, 38, 39)
@@ -23,10 +24,6 @@ def refuse(number: Any) -> Any:
     if int(number) in BAD:
         raise ValueError(f"{int(number)} is bad, ü")
     return number
-
-
-def always(number: Any) -> bool:
-    return True
 
 
 def never(number: Any) -> bool:

@@ -70,7 +70,7 @@ each_format = pytest.mark.parametrize(("put", "read"), FORMATS.values(), ids=FOR
 
 
 def shuffled(source):
-    return source.shuffle(seed=1).map(functions.unchanged).batch(10)
+    return source.shuffle(seed=1).map(functions.as_it_is).batch(10)
 
 
 def lost(feed, *says):
@@ -147,15 +147,15 @@ def test_index_arithmetic_is_that_of_the_files_as_they_were(tmp_path, mode):
         lambda lines: lines.shuffle(seed=1, block=8, window=2),
         lambda lines: lines.shard(1, 2),
         lambda lines: Dataset.interleave([lines, Dataset.lines(path).take(50)], cycle=2),
-        lambda lines: Dataset.zip(lines, lines.map(functions.unchanged)).map(functions.added),
+        lambda lines: Dataset.zip(lines, lines.map(functions.as_it_is)).map(functions.added),
     ):
         put_lines(path, 100)
-        expected = passed(chain(Dataset.lines(path)).map(functions.unchanged).build(workers=0))
-        built = chain(Dataset.lines(path)).map(functions.unchanged)
+        expected = passed(chain(Dataset.lines(path)).map(functions.as_it_is).build(workers=0))
+        built = chain(Dataset.lines(path)).map(functions.as_it_is)
         with built.build(**options(mode)) as feed:
             put_lines(path, 120)
             assert passed(feed) == expected
-        with chain(Dataset.lines(path)).map(functions.unchanged).build(**options(mode)) as feed:
+        with chain(Dataset.lines(path)).map(functions.as_it_is).build(**options(mode)) as feed:
             put_lines(path, 60)
             lost(feed, str(path), "it has become shorter")
 
@@ -175,7 +175,7 @@ def test_one_that_is_lost_can_be_passed_over(tmp_path, mode):
 def test_a_stream_is_read_as_it_is_by_then(tmp_path, mode):
     path = tmp_path / "a"
     put_lines(path, 100)
-    dataset = Dataset.lines(path, stream=True).map(functions.unchanged).batch(10)
+    dataset = Dataset.lines(path, stream=True).map(functions.as_it_is).batch(10)
     with dataset.build(**options(mode)) as feed:
         put_lines(path, 120)
         assert sum(len(batch) for batch in feed) == 120

@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, assert_same, each, options
+from dataset_functions import always
 from penstock import Dataset, Ragged
 
 MODES = (INLINE, THREADS, PROCESSES)
@@ -42,10 +43,6 @@ def louder(batch: Any) -> Any:
     texts = [text.upper().encode() for text in batch["name"]]
     offsets = np.cumsum([0, *map(len, texts)])
     return {**batch, "name": Ragged(np.frombuffer(b"".join(texts), "u1"), offsets, "str")}
-
-
-def any_of_them(_: Any) -> bool:
-    return True
 
 
 def with_a_second(batch: Any) -> bool:
@@ -89,7 +86,7 @@ CHAINS: dict[str, tuple[Dataset, list[Any]]] = {
         [{"name": NAMES[:3], "n": [0, 1, 2]}, {"name": NAMES[3:], "n": [3, 4]}],
     ),
     "window": (ITEMS.window(2, shift=2).map(same), pairs(0)),
-    "window over a stream": (ITEMS.filter(any_of_them).window(2, shift=2), pairs(0)),
+    "window over a stream": (ITEMS.filter(always).window(2, shift=2), pairs(0)),
     "enumerate": (ITEMS.batch(2).enumerate(), [[i, pair] for i, pair in enumerate(pairs(0))]),
     "concatenate": (ITEMS.batch(2).concatenate(ITEMS.skip(2).batch(2)), pairs(0) + pairs(1)),
     "zip": (
@@ -223,7 +220,7 @@ def test_rows_of_each_element_are_of_their_own_type() -> None:
     def typed(n: int) -> Any:
         return Ragged(np.arange(n, n + 3).astype(["i1", "f8"][n % 2]), [0, 1, 3])
 
-    mixed = Dataset.source([typed(n) for n in range(4)]).unbatch().filter(any_of_them)
+    mixed = Dataset.source([typed(n) for n in range(4)]).unbatch().filter(always)
     with (
         mixed.build(**options(INLINE)) as feed,
         pytest.raises(penstock.InvalidArgument, match="must be alike"),

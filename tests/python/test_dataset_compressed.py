@@ -6,22 +6,26 @@ import gzip
 import os
 import re
 import zlib
-from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock
 import tfrecord_functions as functions
-from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, check_checkpoints, each, passed
+from contract import (
+    INLINE,
+    PROCESSES,
+    SPAWN,
+    THREADS,
+    check_checkpoints,
+    each,
+    options,
+    passed,
+)
 from penstock import Dataset
 
 FEATURES = {"image": penstock.bytes(), "label": penstock.int64()}
 TOTAL = 90
-
-
-def options(mode: Mode) -> dict[str, Any]:
-    return {"use_multiprocessing": False, **mode.options}
 
 
 def sample(number):

@@ -19,6 +19,7 @@ import pytest
 
 import penstock
 from contract import INLINE, KINDS, THREADS, Mode, each, options, passed, plain
+from dataset_functions import always
 from penstock import Dataset
 
 
@@ -36,10 +37,6 @@ class Hiccup:
         if self.at.get(number) == self.looks[number]:
             raise OSError(f"{number} hiccups")
         return self.keeps(number)
-
-
-def always(number: Any) -> bool:
-    return True
 
 
 def not_in_threes(number: Any) -> bool:

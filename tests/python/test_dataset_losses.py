@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, each, options, passed
+from dataset_functions import always, as_it_is
 from penstock import Dataset
 
 MODES = (INLINE, THREADS, PROCESSES)
@@ -24,14 +25,6 @@ def bad(n: int) -> int:
     return int(n)
 
 
-def any_of_them(_: Any) -> bool:
-    return True
-
-
-def as_it_is(x: Any) -> Any:
-    return x
-
-
 def none_of_a_short_one(batch: Any) -> Any:
     return batch[: len(batch) // 4 * 4]
 
@@ -42,7 +35,7 @@ def opened(n: int) -> Dataset:
 
 NUMBERS = [n for n in range(30) if n not in (2, 17)]
 FAILING = Dataset.range(30).map(bad)
-STREAM = FAILING.filter(any_of_them)
+STREAM = FAILING.filter(always)
 SKIPPED = FAILING.on_error("skip")
 
 # A chain, and its numbers in order. The lost ones are always 2 and 17.
@@ -57,15 +50,15 @@ CHAINS: dict[str, tuple[Dataset, list[int]]] = {
     ),
     "rebatched": (FAILING.batch(4).rebatch(3), NUMBERS),
     "joined batches": (FAILING.batch(5).concatenate(Dataset.range(0).batch(5)), NUMBERS),
-    "filtered batches": (FAILING.batch(4).filter(any_of_them), NUMBERS),
+    "filtered batches": (FAILING.batch(4).filter(always), NUMBERS),
     "stream": (STREAM, NUMBERS),
-    "stream of streams": (STREAM.map(as_it_is).filter(any_of_them), NUMBERS),
-    "natively": (STREAM.map(penstock.cast("int32")).filter(any_of_them), NUMBERS),
+    "stream of streams": (STREAM.map(as_it_is).filter(always), NUMBERS),
+    "natively": (STREAM.map(penstock.cast("int32")).filter(always), NUMBERS),
     "stream, batched": (STREAM.batch(4), NUMBERS),
     "stream, map over batches": (STREAM.batch(4).map(as_it_is), NUMBERS),
     "stream, unbatched": (STREAM.batch(4).unbatch().batch(3), NUMBERS),
-    "batches, filtered": (STREAM.batch(4).map(as_it_is).filter(any_of_them), NUMBERS),
-    "in a tail": (Dataset.range(30).filter(any_of_them).map(bad).filter(any_of_them), NUMBERS),
+    "batches, filtered": (STREAM.batch(4).map(as_it_is).filter(always), NUMBERS),
+    "in a tail": (Dataset.range(30).filter(always).map(bad).filter(always), NUMBERS),
     "opened": (STREAM.flat_map(opened), [n for n in NUMBERS for _ in range(2)]),
     "opened, filtered": (
         STREAM.filter(lambda n: n % 3 == 0).flat_map(opened),
@@ -83,15 +76,15 @@ CHAINS: dict[str, tuple[Dataset, list[int]]] = {
         [n for i in range(0, 28, 5) for n in NUMBERS[i : i + 2]],
     ),
     "windows of those that were skipped": (
-        SKIPPED.filter(any_of_them).window(3, shift=3, drop_last=True),
+        SKIPPED.filter(always).window(3, shift=3, drop_last=True),
         NUMBERS[:27],
     ),
     "no windows": (STREAM.window(99, drop_last=True), []),
     "in turns": (Dataset.interleave([STREAM, Dataset.range(0)], cycle=2), NUMBERS),
-    "skipped": (SKIPPED.filter(any_of_them), NUMBERS),
+    "skipped": (SKIPPED.filter(always), NUMBERS),
     "skipped behind a stream": (STREAM.on_error("skip").batch(4), NUMBERS),
     "skipped in a tail": (
-        Dataset.range(30).filter(any_of_them).map(bad).on_error("skip").filter(any_of_them),
+        Dataset.range(30).filter(always).map(bad).on_error("skip").filter(always),
         NUMBERS,
     ),
 }
@@ -173,13 +166,13 @@ def test_a_damaged_record_of_a_compressed_file_is_one_loss(tmp_path: pathlib.Pat
         assert feed.stats()["skipped"] == 2
 
 
-def always(_: Any) -> Any:
+def loses_always(_: Any) -> Any:
     raise ValueError("never")
 
 
 def test_endless_rounds_of_nothing_but_losses_end() -> None:
-    rounds = Dataset.range(3).map(always).on_error("skip").filter(any_of_them).repeat()
-    for dataset in (rounds.take(5), rounds.batch(2), rounds.filter(any_of_them)):
+    rounds = Dataset.range(3).map(loses_always).on_error("skip").filter(always).repeat()
+    for dataset in (rounds.take(5), rounds.batch(2), rounds.filter(always)):
         with dataset.build(**options(INLINE)) as feed:
             assert passed(feed) == []
             assert feed.stats()["skipped"] == 3
@@ -188,7 +181,7 @@ def test_endless_rounds_of_nothing_but_losses_end() -> None:
 @each(MODES, ())
 def test_a_policy_for_a_streams_elements(mode: Mode) -> None:
     # The decision of an earlier policy is final.
-    strict = FAILING.filter(any_of_them).on_error("raise").batch(4)
+    strict = FAILING.filter(always).on_error("raise").batch(4)
     with (
         strict.build(on_error="skip", **options(mode)) as feed,
         pytest.raises(ValueError, match="bad 2"),
@@ -241,14 +234,14 @@ def all_of_the_first_four(n: int) -> int:
 @each(MODES, ())
 def test_all_of_a_batch_is_as_many_losses_as_elements(mode: Mode) -> None:
     batches = Dataset.range(8).map(all_of_the_first_four).batch(4)
-    stream = Dataset.range(8).map(all_of_the_first_four).filter(any_of_them).batch(4)
+    stream = Dataset.range(8).map(all_of_the_first_four).filter(always).batch(4)
     for dataset in (
         batches,
         batches.map(as_it_is),
         batches.enumerate().map(lambda i, x: x),
         batches.concatenate(batches.skip(1)).take(2),
         Dataset.zip(batches, Dataset.range(2)).map(lambda x, i: x),
-        batches.filter(any_of_them),
+        batches.filter(always),
         stream.map(as_it_is),
     ):
         with dataset.build(on_error="skip", **options(mode)) as feed:

@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, each, options, passed, plain
+from dataset_functions import always, as_it_is
 from penstock import Dataset
 
 MODES = (INLINE, THREADS, PROCESSES)
@@ -28,14 +29,6 @@ class Bad:
         return n
 
 
-def as_it_is(x: Any) -> Any:
-    return x
-
-
-def any_of_them(_: Any) -> bool:
-    return True
-
-
 def uneven(n: Any) -> Any:
     """Some take longer, so the elements that are ready together differ from run to run."""
     time.sleep(0.0001 * (int(n) % 3))
@@ -43,7 +36,7 @@ def uneven(n: Any) -> Any:
 
 
 def forgiving(length: int, *bad: int) -> Dataset:
-    return Dataset.range(length).map(Bad(*bad)).on_error("skip").filter(any_of_them)
+    return Dataset.range(length).map(Bad(*bad)).on_error("skip").filter(always)
 
 
 def eight_of(batch: Any) -> int:
@@ -74,7 +67,7 @@ UNEVEN = (
     Dataset.range(60)
     .map(Bad(*range(3, 60, 10)))
     .on_error("skip")
-    .filter(any_of_them)
+    .filter(always)
     .map(uneven)
     .window(3, shift=2, drop_last=True)
 )
@@ -97,7 +90,7 @@ CHAINS: dict[str, tuple[Dataset, int]] = {
     "counted": (ONE_LOST.enumerate(), 1),
     "skipped": (ONE_LOST.skip(4), 1),
     "skipped, mapped": (ONE_LOST.map(as_it_is).skip(4), 1),
-    "windows": (UNEVEN.filter(any_of_them), 6),
+    "windows": (UNEVEN.filter(always), 6),
     "some windows": (
         Dataset.range(36).flat_map(some_of).map(uneven).window(3, shift=2).unbatch().take(120),
         40,
@@ -139,10 +132,10 @@ FED: dict[str, tuple[Dataset, int]] = {
     "two at the end": (
         Dataset.range(10)
         .map(Bad(8, 9))
-        .filter(any_of_them)
+        .filter(always)
         .batch(4)
         .map(as_it_is)
-        .concatenate(Dataset.range(100, 120).batch(4).filter(any_of_them))
+        .concatenate(Dataset.range(100, 120).batch(4).filter(always))
         .shard(0, 2),
         2,
     ),
@@ -202,7 +195,7 @@ def test_wherever_one_goes_on(chain: str) -> None:
 
 @each((INLINE, THREADS), ())
 def test_each_pass_counts_what_was_lost_on_the_way_to_what_is_kept(mode: Mode) -> None:
-    kept = ENDS_BADLY.cache().concatenate(MORE).filter(any_of_them)
+    kept = ENDS_BADLY.cache().concatenate(MORE).filter(always)
     mixed = forgiving(60, *range(3, 60, 6)).map(uneven).map(Bad(20, 40)).cache().shuffle(buffer=1)
     with kept.build(**options(mode)) as feed:
         for count in (1, 2, 3):
@@ -248,7 +241,7 @@ def test_what_is_behind_the_end_is_not_counted_of_a_pass_that_was_left(mode: Mod
 def test_an_element_that_is_unlike_the_others_fails_at_its_place(policy: str, mode: Mode) -> None:
     numbers = Dataset.range(10).map(lambda n: np.float64(n) if n == 5 else np.int64(n))
     for _ in range(3):
-        with numbers.filter(any_of_them).build(on_error=policy, **options(mode)) as feed:
+        with numbers.filter(always).build(on_error=policy, **options(mode)) as feed:
             if policy == "skip":
                 assert passed(feed) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
                 assert counted(feed) == 1
@@ -271,7 +264,7 @@ def test_rounds_without_end_stop_at_the_same_place_after_a_restore(mode: Mode) -
             raise ValueError("no")
         return Dataset.range(v, v + 1)
 
-    rounds = Dataset.range(2).map(draw).flat_map(opens).repeat().take(8).filter(any_of_them)
+    rounds = Dataset.range(2).map(draw).flat_map(opens).repeat().take(8).filter(always)
     for seed in (2, 24, 35):
         with rounds.batch(2).build(on_error="skip", seed=seed, **options(mode)) as feed:
             whole = passed(feed)

@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from contract import INLINE, PROCESSES, SPAWN, THREADS, Mode, each, options, passed
+from dataset_functions import always
 from penstock import Dataset
 
 MODES = (INLINE, THREADS, PROCESSES)
@@ -34,10 +35,6 @@ def not_lost(n: Any) -> bool:
 
 def same(x: Any) -> Any:
     return x
-
-
-def any_of_them(_: Any) -> bool:
-    return True
 
 
 def true_or_bad(n: Any) -> bool:
@@ -100,12 +97,12 @@ class _Not(_Without):
 
 
 NUMBERS = Dataset.range(LENGTH)
-STREAM = NUMBERS.filter(any_of_them)
+STREAM = NUMBERS.filter(always)
 OTHERS = Dataset.range(100, 130)
 
 # Streams of the remaining elements, by the place at which the others are lost.
 STREAMS: dict[str, Dataset] = {
-    "in front": NUMBERS.map(bad).filter(any_of_them),
+    "in front": NUMBERS.map(bad).filter(always),
     "behind": STREAM.map(bad),
     "behind, then a function": STREAM.map(bad).map(same),
     "in the predicate": NUMBERS.filter(true_or_bad),
@@ -132,7 +129,7 @@ STAGES: dict[str, Stage] = {
     "window": lambda s: s.window(3, shift=2, drop_last=True),
     "shuffle": lambda s: s.shuffle(buffer=4, seed=1),
     "zip": lambda s: Dataset.zip(s, OTHERS),
-    "zip of streams": lambda s: Dataset.zip(OTHERS.filter(any_of_them), s),
+    "zip of streams": lambda s: Dataset.zip(OTHERS.filter(always), s),
     "concatenate": lambda s: s.concatenate(OTHERS),
     "concatenate, take": lambda s: OTHERS.take(3).concatenate(s).take(8),
     "interleave": lambda s: Dataset.interleave([s, OTHERS], cycle=2, block=2),
@@ -362,7 +359,7 @@ def test_feeds_of_both_kinds_share_what_is_kept(mode: Mode, tmp_path: pathlib.Pa
         return n
 
     for where in (None, tmp_path / "kept"):
-        kept = NUMBERS.filter(any_of_them).map(noted)
+        kept = NUMBERS.filter(always).map(noted)
         dataset = kept.cache() if where is None else kept.cache(where)
         calls.write_text("")
         assert len(list(dataset.build(on_error="skip", **options(mode)))) == LENGTH

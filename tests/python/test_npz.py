@@ -114,7 +114,7 @@ def test_a_file_larger_than_the_memory_is_read_in_place(tmp_path):
 def test_all_ways_of_feeding_are_the_same(tmp_path, mode, order):
     x = np.asarray(np.arange(600).reshape(100, 2, 3), order=order)
     np.save(tmp_path / "x.npy", x)
-    dataset = Dataset.npy(tmp_path / "x.npy").shuffle(seed=2).map(functions.unchanged).batch(9)
+    dataset = Dataset.npy(tmp_path / "x.npy").shuffle(seed=2).map(functions.as_it_is).batch(9)
     with dataset.build(workers=0) as feed:
         expected = passed(feed)
     assert sorted(row[0][0] for batch in expected for row in batch) == list(range(0, 600, 6))
@@ -207,7 +207,7 @@ def test_objects_are_never_unpickled(tmp_path):
 def test_a_file_that_shrinks_loses_what_is_gone(tmp_path, mode):
     path = tmp_path / "x.npy"
     np.save(path, np.arange(100, dtype="<i8"))
-    dataset = Dataset.npy(path).map(functions.unchanged)
+    dataset = Dataset.npy(path).map(functions.as_it_is)
     with dataset.build(on_error="skip", **options(mode)) as feed:
         os.truncate(path, 128 + 8 * 60)
         assert passed(feed) == list(range(60))
@@ -242,7 +242,7 @@ def test_arrays_of_an_archive_are_side_by_side(tmp_path, save, mode):
     save(path, **arrays)
     dataset = Dataset.npz(path)
     assert len(dataset) == 100
-    with dataset.map(functions.unchanged).batch(8).build(**options(mode)) as feed:
+    with dataset.map(functions.as_it_is).batch(8).build(**options(mode)) as feed:
         for _ in range(2):
             batches = list(feed)
             for name, array in arrays.items():

@@ -6,7 +6,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +16,6 @@ import publish_models as models
 from penstock import train
 
 CHILD = Path(__file__).with_name("publish_child.py")
-
-
-@pytest.fixture
-def name():
-    made = f"test-{uuid.uuid4().hex}"
-    yield made
-    with contextlib.suppress(penstock.errors.NotFound):
-        train.unpublish(made)
 
 
 @contextlib.contextmanager

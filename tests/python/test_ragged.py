@@ -185,13 +185,13 @@ def test_it_is_no_array_and_says_what_to_do():
         (([1, 2], [0, 1]), "ascend"),
         (([1, 2], [1, 2]), "ascend"),
         (([1, 2], [0, 2, 1, 2]), "ascend"),
-        (([1, 2], []), "offsets are wanted"),
-        ((1, [0, 1]), "values of at least one axis"),
-        (([1, 2], [0, 2], "str"), "values of uint8"),
-        (([1, 2], [0, 2], "text"), "none of"),
+        (([1, 2], []), "offsets rows \\+ 1"),
+        ((1, [0, 1]), "at least one axis"),
+        (([1, 2], [0, 2], "str"), "must be uint8"),
+        (([1, 2], [0, 2], "text"), "use .array"),
         (([1, 2], [0, 2], "array", [[1, 1]]), "do not agree"),
         (([1, 2], [0, 2], "array", [[-1, -2]]), "do not agree"),
-        (([1, 2], [0, 2], "array", [2]), "of shape"),
+        (([1, 2], [0, 2], "array", [2]), "have the shape"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(arguments, message):
@@ -210,7 +210,7 @@ def test_ragged_marks_the_axes_along_which_elements_may_differ():
     assert penstock.ragged([1, 2]).dtype == np.int64
     assert np.shares_memory(penstock.ragged(array), array)
     for wrong in (3, -4, (), (0, 3)):
-        with pytest.raises(ValueError, match="cannot be ragged along"):
+        with pytest.raises(ValueError, match="is ragged along"):
             penstock.ragged(array, wrong)
     with pytest.raises(ValueError, match="array of 0 axes"):
         penstock.ragged(5)

@@ -19,7 +19,7 @@ import penstock
 from contract import assert_same
 from faults import Deadly, Slow, right, wait_until
 from loader_datasets import Items
-from remote_servers import SECRET, ServerProcess
+from remote_servers import SECRET, ServerProcess, add_one
 
 pytestmark = pytest.mark.timeout(60)
 WIDTH = 30_000  # of an item: large enough to be shared
@@ -38,10 +38,6 @@ def network_connections(server: ServerProcess) -> int:
         for pid in server.worker_pids()
         for connection in psutil.Process(pid).net_connections("tcp")
     )
-
-
-def add_one(element: Any) -> Any:
-    return {"x": element["x"] + 1, "draw": penstock.rng().integers(1 << 40)}
 
 
 def chain() -> Any:

@@ -30,7 +30,7 @@ from loader_datasets import (
     Troubled,
     ten_items,
 )
-from remote_servers import SECRET, ServerProcess
+from remote_servers import SECRET, ServerProcess, add_one
 
 pytestmark = pytest.mark.timeout(60)
 SLOW = pytest.mark.slow
@@ -40,10 +40,6 @@ SLOW = pytest.mark.slow
 def server() -> Iterator[ServerProcess]:
     with ServerProcess() as made:
         yield made
-
-
-def add_one(element: Any) -> Any:
-    return {"x": element["x"] + 1, "draw": penstock.rng().integers(1 << 40)}
 
 
 class Odd:

@@ -13,7 +13,7 @@ import pytest
 
 import dataset_functions as functions
 import penstock
-from contract import INLINE, KINDS, PROCESSES, THREADS, Mode, each
+from contract import INLINE, KINDS, PROCESSES, THREADS, Mode, each, options
 from faults import wait_until
 from penstock import Dataset
 
@@ -36,10 +36,6 @@ def stacked(samples: list[np.ndarray]) -> np.ndarray:
 
 def named(stages: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {stage["stage"]: stage for stage in stages}
-
-
-def options(mode: Mode) -> dict[str, Any]:
-    return {"use_multiprocessing": False, **mode.options}
 
 
 @each(KINDS, ())

@@ -251,7 +251,7 @@ def test_sizes_beyond_8_gib(tmp_path):
 def test_all_ways_of_feeding_are_the_same(shards, mode, pack):
     for path in shards.iterdir():
         path.write_bytes(pack(path.read_bytes()))
-    dataset = Dataset.tar(str(shards / "s-*")).map(functions.unchanged).batch(16)
+    dataset = Dataset.tar(str(shards / "s-*")).map(functions.as_it_is).batch(16)
     with dataset.build(**options(mode)) as feed:
         for _ in range(2):
             batches = passed(feed)
@@ -265,7 +265,7 @@ def test_all_ways_of_feeding_are_the_same(shards, mode, pack):
 
 @each((INLINE, THREADS, PROCESSES), (SPAWN,))
 def test_plain_archives_are_shuffled_as_a_whole(shards, mode):
-    dataset = Dataset.tar(str(shards / "s-*")).shuffle(seed=3).map(functions.unchanged)
+    dataset = Dataset.tar(str(shards / "s-*")).shuffle(seed=3).map(functions.as_it_is)
     with dataset.build(workers=0) as feed:
         expected = passed(feed)
     assert sorted(expected, key=lambda s: s["__key__"]) == samples(0, 100) != expected
@@ -300,7 +300,7 @@ def test_the_index_is_kept_beside_them(shards):
     kept = sorted(path.name for path in shards.iterdir() if "index" in path.name)
     assert kept == [f"s-{i:03}.tar.penstock-index" for i in range(3)]
     assert list(Dataset.tar(str(shards / "s-*"), index="beside")) == samples(0, 100)
-    with dataset.map(functions.unchanged).build(**options(PROCESSES)) as feed:
+    with dataset.map(functions.as_it_is).build(**options(PROCESSES)) as feed:
         assert passed(feed) == samples(0, 100)
 
 
@@ -350,7 +350,7 @@ def test_a_sample_with_other_fields_is_its_own_failure(tmp_path):
 def test_a_file_that_shrinks_loses_what_is_gone(tmp_path, mode):
     path = tmp_path / "a.tar"
     path.write_bytes(archive(entries_of(1, 41)))
-    dataset = Dataset.tar(path).map(functions.unchanged)
+    dataset = Dataset.tar(path).map(functions.as_it_is)
     with dataset.build(on_error="skip", **options(mode)) as feed:
         os.truncate(path, 2048 * 20)
         assert passed(feed) == samples(1, 21)

@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
-import pytest
-
 SCRIPT = Path(__file__).parents[2] / "examples" / "train" / "actors.py"
-
-
-@pytest.fixture
-def start():
-    processes = []
-
-    def started(*arguments):
-        process = subprocess.Popen(
-            [sys.executable, SCRIPT, *arguments], stdout=subprocess.PIPE, text=True
-        )
-        processes.append(process)
-        return process
-
-    yield started
-    for process in processes:
-        process.kill()
-        process.communicate()
 
 
 def test_the_example_is_short():
@@ -44,15 +23,15 @@ def test_actors_play_better_while_a_learner_learns_and_outlive_it(start):
                 return version
         raise AssertionError("the actor has ended")
 
-    early = start("actor", "--name", name)
-    learner = start("learner", "--name", name)
-    late = start("actor", "--name", name)
+    early = start(SCRIPT, "actor", "--name", name)
+    learner = start(SCRIPT, "learner", "--name", name)
+    late = start(SCRIPT, "actor", "--name", name)
     for actor in (early, late):
         until(actor, lambda version, steps: steps >= 150)
     learner.kill()
     learner.wait()
     seen = []
     last = until(early, lambda version, _: seen.append(version) or seen[-3:] == [version] * 3)
-    start("learner", "--name", name)
+    start(SCRIPT, "learner", "--name", name)
     until(early, lambda version, steps: version != last)
     assert late.poll() is None

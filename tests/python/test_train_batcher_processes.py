@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -65,28 +62,6 @@ time.sleep(60)
 """
 
 
-@pytest.fixture
-def name():
-    return f"test-{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def start():
-    processes = []
-
-    def started(source, *arguments):
-        process = subprocess.Popen(
-            [sys.executable, "-c", source, *map(str, arguments)], stdout=subprocess.PIPE, text=True
-        )
-        processes.append(process)
-        return process
-
-    yield started
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
 class Gate:
     def __init__(self):
         self.batches = []
@@ -109,7 +84,7 @@ def test_processes_threads_and_tasks_get_their_own_rows(name, start):
         return {"twice": batch["x"] * 2, "who": batch["who"]}
 
     with train.Batcher(function, name=name) as f:
-        callers = [start(CALLER, name, who, 200) for who in range(3)]
+        callers = [start("-c", CALLER, name, who, 200) for who in range(3)]
 
         def calls(who):
             for i in range(200):
@@ -199,7 +174,7 @@ def test_a_killed_process_takes_its_call_with_it(name, start):
     with train.Batcher(gate, name=name) as f, ThreadPoolExecutor(2) as pool:
         first = pool.submit(f, 0)
         gate.begun.acquire()
-        caller = start(ONCE, name, 1)
+        caller = start("-c", ONCE, name, 1)
         wait_until(lambda: waiting(f) == 1)
         second = pool.submit(f, 2)
         wait_until(lambda: waiting(f) == 2)
@@ -214,20 +189,20 @@ def test_a_killed_process_takes_its_call_with_it(name, start):
 def test_a_killed_process_whose_batch_runs_disturbs_no_other(name, start):
     gate = Gate()
     with train.Batcher(gate, name=name) as f:
-        killed = start(ONCE, name, 1)
+        killed = start("-c", ONCE, name, 1)
         gate.begun.acquire()
         killed.kill()
         killed.wait()
-        other = start(ONCE, name, 2)
+        other = start("-c", ONCE, name, 2)
         wait_until(lambda: waiting(f) == 1)
         gate.open.set()
         assert other.communicate(timeout=30)[0] == "attached\n4\n"
 
 
 def test_callers_of_a_killed_batcher_get_closed_at_once(name, start):
-    server = start(SERVER, name)
+    server = start("-c", SERVER, name)
     assert server.stdout.readline() == "serving\n"
-    callers = [start(ONCE, name, i) for i in range(2)]
+    callers = [start("-c", ONCE, name, i) for i in range(2)]
     for caller in callers:
         assert caller.stdout.readline() == "attached\n"
     assert server.stdout.readline() == "running\n"
@@ -239,9 +214,9 @@ def test_callers_of_a_killed_batcher_get_closed_at_once(name, start):
 def test_close_ends_the_calls_of_other_processes(name, start):
     gate = Gate()
     f = train.Batcher(gate, max_batch=1, name=name)
-    first = start(ONCE, name, 0)
+    first = start("-c", ONCE, name, 0)
     gate.begun.acquire()
-    second = start(ONCE, name, 1)
+    second = start("-c", ONCE, name, 1)
     wait_until(lambda: waiting(f) == 1)
     f.close()
     assert second.communicate(timeout=30)[0].startswith("attached\nClosed True ")
@@ -271,7 +246,7 @@ def test_ctrl_c_withdraws_the_call_of_a_process(name, start):
     with train.Batcher(gate, name=name) as f, ThreadPoolExecutor(1) as pool:
         first = pool.submit(f, 0)
         gate.begun.acquire()
-        caller = start(ONCE, name, 1)
+        caller = start("-c", ONCE, name, 1)
         wait_until(lambda: waiting(f) == 1)
         caller.send_signal(signal.SIGINT)
         assert caller.communicate(timeout=30)[0].startswith("attached\nKeyboardInterrupt True")
@@ -283,6 +258,7 @@ def test_ctrl_c_withdraws_the_call_of_a_process(name, start):
 def test_a_stopped_process_stops_no_other(name, start):
     with train.Batcher(lambda x: x, name=name):
         caller = start(
+            "-c",
             CALLER.replace("ask({", "time.sleep(0.01) or ask({").replace(
                 "import sys", "import sys, time"
             ),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
-import uuid
 from collections import namedtuple
 
 import numpy as np
@@ -31,28 +29,6 @@ for i in range(count):
     let_in += experience.put({"who": who, "i": i, "x": np.full(20, who * 1000 + i)})
 print(let_in, flush=True)
 """
-
-
-@pytest.fixture
-def name():
-    return f"test-{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def start():
-    processes = []
-
-    def started(source, *arguments):
-        process = subprocess.Popen(
-            [sys.executable, "-c", source, *map(str, arguments)], stdout=subprocess.PIPE, text=True
-        )
-        processes.append(process)
-        return process
-
-    yield started
-    for process in processes:
-        process.kill()
-        process.communicate()
 
 
 def drained(channel):
@@ -126,7 +102,7 @@ def test_taken_items_belong_to_the_learner(name):
 def test_items_of_other_processes_are_counted_exactly(name, start, when_full):
     count = 500
     with train.channel(name, capacity=4096, when_full=when_full) as channel:
-        putters = [start(PUTTER, name, who, count) for who in range(3)]
+        putters = [start("-c", PUTTER, name, who, count) for who in range(3)]
         while len(channel.stats()["producers"]) < 3:
             assert not any(process.poll() for process in putters)
             channel.get(1, timeout=0.05)
@@ -155,7 +131,7 @@ def test_items_of_other_processes_are_counted_exactly(name, start, when_full):
 
 def test_a_killed_producer_leaves_all_that_it_had_put(name, start):
     with train.channel(name) as channel:
-        putter = start(PUTTER.replace("print(let_in", "input(let_in"), name, 1, 300)
+        putter = start("-c", PUTTER.replace("print(let_in", "input(let_in"), name, 1, 300)
         got = 0
         while got < 300:
             got += len(channel.get(7)["i"])
@@ -176,7 +152,7 @@ input()
 
 
 def test_a_killed_learner_is_an_error_or_waited_for(name, start):
-    learner = start(LEARNER, name)
+    learner = start("-c", LEARNER, name)
     closing = train.attach_channel(name)
     lasting = train.attach_channel(name, reconnect=True)
     for _ in range(4):
@@ -304,6 +280,7 @@ def test_a_channel_is_a_source_of_a_dataset(name):
 def test_ctrl_c_ends_waits(name, start):
     for call in ("train.channel(name).get(1)", "train.attach_channel(name, timeout=None)"):
         waiting = start(
+            "-c",
             "import sys; from penstock import train\n"
             "name = sys.argv[1]; print('here', flush=True)\n"
             f"try: {call}\n"

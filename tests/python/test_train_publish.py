@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
-import uuid
 
 import numpy as np
 import pytest
@@ -18,14 +16,6 @@ import penstock
 from penstock import train
 
 SHAPES = {"w": (30, 4), "scalar": (), "b": (4,)}
-
-
-@pytest.fixture
-def name():
-    made = f"test-{uuid.uuid4().hex}"
-    yield made
-    with contextlib.suppress(penstock.errors.NotFound):
-        train.unpublish(made)
 
 
 def fill(parameters, version):

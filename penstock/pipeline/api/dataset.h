@@ -69,7 +69,7 @@ class Dataset {
                        const std::string& index = {});
   // The images in a folder's folders: {image, label, path}; see nodes::image_folder.
   static Dataset image_folder(const std::string& root, const ImageFolderOptions& options = {});
-  // Rows of data sets of an HDF5 file. The caller says where their chunks lie, as libhdf5 tells
+  // Rows of data sets of an HDF5 file. The caller finds their chunks with libhdf5
   // (H5Dchunk_iter, H5Dget_offset).
   static Dataset hdf5(std::string path, std::vector<std::pair<std::string, ChunkedArray>> fields,
                       const Hdf5Options& options = {});

@@ -36,7 +36,7 @@ namespace penstock {
 // 2. A record is written completely before its word is set. The word is set once: a reader of the
 //    word can read the record, and neither changes. If two make the same position, both write a
 //    record; the first word counts.
-// 3. The file is complete when all words are set; there is no other count. `next` only tells where
+// 3. The file is complete when all words are set; there is no other count. `next` is only where
 //    to start checking. Completeness is checked by each process that set a word, by the consumer
 //    after a pass, and by the owner's destructor. If several set the last words at once, at least
 //    one of them sees all words set.

@@ -40,7 +40,7 @@ constexpr const char* kTimeoutText = "took longer than timeout allows";
 constexpr const char* kLostText =
     "lost its worker process three times (killed, crashed or out of memory)";
 
-// Rows of a ticket whose positions are listed (PlanTickets::set_lists).
+// Rows of a ticket whose positions are listed (PlanTickets::set_describer).
 void read_listed(const std::byte* listed, uint64_t first, std::span<uint64_t> positions,
                  uint64_t length) {
   uint64_t kind;

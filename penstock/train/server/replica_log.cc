@@ -19,11 +19,11 @@ constexpr const char* kReplicas = "ParameterServer";
 constexpr double kRetryS = 1;               // after an assignment that could not be written
 constexpr double kSlowestBytesPerS = 50e6;  // of a link, and of an update
 constexpr double kBeatsPerSilence = 4;
-constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
 uint64_t after(double seconds) {
   const double ns = seconds * 1e9;
-  return ns < 1e18 ? now_ns() + static_cast<uint64_t>(ns) : kMost;
+  return ns < 1e18 ? now_ns() + static_cast<uint64_t>(ns) : kNever;
 }
 
 }  // namespace
@@ -69,11 +69,6 @@ uint32_t ReplicaLog::replicas() const {
   return following_ ? 2 : 1;
 }
 
-bool ReplicaLog::fenced() const {
-  const std::lock_guard lock(mutex_);
-  return state_ == State::kFenced;
-}
-
 bool ReplicaLog::attached() const {
   const std::lock_guard lock(mutex_);
   return attached_;
@@ -103,7 +98,7 @@ void ReplicaLog::wait_acknowledged() {
     check_open();
     if (following_ && acked_ >= number) return;
     if (state_ == State::kAlone && !attached_) return;
-    if (state_ == State::kAlone || attached_ || alone_ns_ == kMost) {
+    if (state_ == State::kAlone || attached_ || alone_ns_ == kNever) {
       changed_.wait(lock);
       continue;
     }
@@ -279,7 +274,7 @@ void ReplicaLog::send_all(net::Connection& connection, const ShardCheckpoint& st
   }
 }
 
-// Whether the follower should have acknowledged a message, or a beat, since it was heard.
+// Whether the follower should have acknowledged a message, or a beat, since its last message.
 bool ReplicaLog::lost(uint64_t heard_ns) const {
   const std::lock_guard lock(mutex_);
   const double patience_s =

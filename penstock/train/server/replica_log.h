@@ -96,7 +96,6 @@ class ReplicaLog {
 
   uint64_t epoch() const { return epoch_.load(); }
   uint32_t replicas() const;  // 2: every acknowledged push is on two hosts
-  bool fenced() const;
 
   // Whether changes must be given to add().
   bool attached() const;

@@ -40,7 +40,7 @@ class SnapshotFolder {
                  const Layout& layout, std::shared_ptr<FileSystem> files = posix_files());
 
   // The same under a lock that exists already, for a process with this epoch. No lock: the shards
-  // are on several hosts, and the epoch alone tells which process may write manifests.
+  // are on several hosts, and the epoch alone decides which process may write manifests.
   SnapshotFolder(std::string folder, std::vector<Range> ranges, const Optimizer& optimizer,
                  const Layout& layout, std::unique_ptr<FolderLock> lock, uint64_t epoch,
                  std::shared_ptr<FileSystem> files = posix_files());

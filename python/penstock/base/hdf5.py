@@ -1,4 +1,4 @@
-"""Where the data sets of an HDF5 file lie, as h5py tells.
+"""Finds the data sets of an HDF5 file in its bytes.
 
 h5py, and so libhdf5 with its global lock, is used here to find the chunks. The engine then reads
 and decompresses them in any number of threads.

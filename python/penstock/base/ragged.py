@@ -73,7 +73,9 @@ def ragged(array: npt.ArrayLike, axes: int | Sequence[int] = 0) -> RaggedArray:
     wanted = axes if isinstance(axes, Sequence) else [axes]
     chosen = sorted({operator.index(axis) + (plain.ndim if axis < 0 else 0) for axis in wanted})
     if not chosen or chosen[0] < 0 or chosen[-1] >= plain.ndim:
-        raise ValueError(f"an array of {plain.ndim} axes cannot be ragged along axes={axes!r}")
+        raise ValueError(
+            f"axes={axes!r}; an array of {plain.ndim} axes is ragged along one or more of these"
+        )
     return _ragged_array(plain, tuple(chosen))
 
 
@@ -130,16 +132,18 @@ class Ragged:
     def _check(self) -> None:
         values, offsets, dims = self.values, self.offsets, self.dims
         if self.kind not in ("array", "bytes", "str"):
-            raise ValueError(f"kind={self.kind!r} is none of 'array', 'bytes', 'str'")
+            raise ValueError(f"kind={self.kind!r}; use 'array', 'bytes' or 'str'")
         if self.kind != "array" and (values.dtype != np.uint8 or values.ndim != 1):
-            raise ValueError(f"{self.kind} are values of uint8 with one axis")
+            raise ValueError(f"values of kind={self.kind!r} must be uint8 with one axis")
         if values.ndim == 0 or offsets.ndim != 1 or len(offsets) == 0:
-            raise ValueError("values of at least one axis and rows + 1 offsets are wanted")
+            raise ValueError("values must have at least one axis, and offsets rows + 1 numbers")
         if offsets[0] != 0 or offsets[-1] != len(values) or np.any(np.diff(offsets) < 0):
             raise ValueError("offsets must ascend from 0 to len(values)")
         if dims is not None:
             if values.ndim != 1 or dims.ndim != 2 or len(dims) != len(self):
-                raise ValueError("dims are of shape (rows, axes), and then values are flat")
+                raise ValueError(
+                    "dims must have the shape (rows, axes), and values beside dims one axis"
+                )
             if np.any(dims < 0) or np.any(dims.prod(axis=1) != np.diff(offsets)):
                 raise ValueError("dims and offsets do not agree")
 

@@ -36,7 +36,7 @@ _RANGE = 4 << 20  # bytes of one request
 _THREADS = 16  # that wait for servers; as many again for whole files
 _REMEMBERED_S = 60.0  # a file that could not be fetched fails at once for so long
 _PART = ".part"
-# What tells versions of a file apart, by the names that file systems give it.
+# Properties that differ between versions of a file, by the names of the file systems.
 _VERSION = {
     *("etag", "contentmd5", "digest", "md5", "md5hash", "crc32c", "generation", "versionid"),
     *("lastmodified", "mtime", "modified", "updated", "created", "size"),

@@ -270,13 +270,13 @@ def sample_rows(paths: list[str], skip: bool, kind: str) -> Rows:
     rows.spec = columns.spec
     rows.rows = map(columns.row, rows.rows)
     rows.said += columns.said
-    return _told(rows, kind)
+    return _with_parsing(rows, kind)
 
 
 def cifar_rows(paths: list[str], classes: int, skip: bool, kind: str) -> Rows:
     """Images and labels of CIFAR's files."""
     dataset = cifar(classes)(paths)
-    return _told(_rows_of(dataset, skip, int(dataset.cardinality() or 0)), kind)
+    return _with_parsing(_rows_of(dataset, skip, int(dataset.cardinality() or 0)), kind)
 
 
 def example_rows(paths: list[str], skip: bool) -> Rows:
@@ -314,7 +314,7 @@ def parquet_rows(paths: list[str], skip: bool, kind: str, columns: list[str] | N
     """Rows of Parquet files."""
     dataset = Dataset.parquet(paths, columns)
     rows = _rows_of(dataset, skip, len(dataset))
-    return _told(rows, kind)
+    return _with_parsing(rows, kind)
 
 
 def hdf5_rows(paths: list[str], skip: bool, kind: str, columns: list[str] | None) -> Rows:
@@ -327,7 +327,7 @@ def hdf5_rows(paths: list[str], skip: bool, kind: str, columns: list[str] | None
     dataset = first.concatenate(*more) if more else first
     rows = _rows_of(dataset, skip, int(dataset.cardinality() or 0))
     rows.said += [f"left out: {name}, which has {counted(n, 'row')}" for name, n in others.items()]
-    return _told(rows, kind)
+    return _with_parsing(rows, kind)
 
 
 def idx_rows(paths: list[str], skip: bool, kind: str) -> Rows:
@@ -338,7 +338,7 @@ def idx_rows(paths: list[str], skip: bool, kind: str) -> Rows:
     lengths = {name: dataset.cardinality() for name, dataset in named.items()}
     _equally_long(lengths)
     count = int(next(iter(lengths.values())) or 0)
-    return _told(_rows_of(Dataset.zip(**named), skip, count), kind)
+    return _with_parsing(_rows_of(Dataset.zip(**named), skip, count), kind)
 
 
 def _idx_column(path: str) -> str:
@@ -346,8 +346,8 @@ def _idx_column(path: str) -> str:
     return name.rpartition("-idx")[0] or name.rpartition(".idx")[0] or name
 
 
-def _told(rows: Rows, kind: str) -> Rows:
-    """With the text that tells how to read tf.Examples of these rows."""
+def _with_parsing(rows: Rows, kind: str) -> Rows:
+    """Add the text that says how to read tf.Examples of these rows."""
     if kind == "tfrecord":
         rows.said += _parsing(rows.spec)
     return rows
@@ -402,7 +402,7 @@ def array_rows(paths: list[str], kind: str) -> Rows:
     count = len(next(iter(arrays.values())))
     spec = {name: TensorSpec(array.shape[1:], array.dtype, name) for name, array in arrays.items()}
     rows = ({name: array[i] for name, array in arrays.items()} for i in range(count))
-    return _told(Rows(spec, rows, count), kind)
+    return _with_parsing(Rows(spec, rows, count), kind)
 
 
 def _equally_long(lengths: dict[str, Any]) -> None:
@@ -429,7 +429,7 @@ def _load_arrays(paths: list[str]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _parsing(spec: Spec) -> Said:
-    """The text that tells how to read tf.Examples of rows."""
+    """The text that says how to read tf.Examples of rows."""
     lines = ["", "penstock.parse_example({"]
     raw = []
     leaves = flat(spec)

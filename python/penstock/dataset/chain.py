@@ -223,7 +223,7 @@ def datasets(method: str, inputs: Iterable[Any], least: int = 0) -> tuple[Datase
         raise InvalidArgument(f"{inputs!r} is not a list; give a list of Datasets", method)
     inputs = tuple(inputs)
     if len(inputs) < least:
-        raise InvalidArgument("there are no inputs", method)
+        raise InvalidArgument("there are no inputs; give Datasets", method)
     for given in inputs:
         if not isinstance(given, Chain):
             raise InvalidArgument(f"{given!r} is not a Dataset", method)

@@ -119,7 +119,9 @@ class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
                 if batching is None or (batching[1][-1] and batching[0] != "bucket_by_length"):
                     return spec
                 return with_open_rows(spec)
-        raise InvalidArgument(f"there is no element in {self!r}", "element_spec")
+        raise InvalidArgument(
+            f"there is no element in {self!r}; a schema needs one", "element_spec"
+        )
 
     def _batching(self) -> tuple[str, tuple[Any, ...]] | None:
         """The call that made batches, if the elements are still batches."""

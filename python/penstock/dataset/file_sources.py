@@ -277,7 +277,7 @@ class FileSources(Chain):
         if isinstance(files, Mapping):
             given = {text(name, "npy"): path_of(path, "npy") for name, path in files.items()}
             if not given:
-                raise InvalidArgument("the dict of files is empty", "npy")
+                raise InvalidArgument("the dict of files is empty; give files by names", "npy")
             return _side_by_side(cls, {name: open_npy(path) for name, path in given.items()}, "npy")
         return _rows(cls, open_npy(path_of(files, "npy")))
 

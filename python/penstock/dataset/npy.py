@@ -137,7 +137,7 @@ def _member(
 ) -> Stored | np.ndarray[Any, Any]:
     where = f"{path}, {member.filename!r}"
     if member.flag_bits & 1:
-        raise InvalidArgument(f"{where} is encrypted", "npz")
+        raise InvalidArgument(f"{where} is encrypted; write it without a password", "npz")
     begin = _data_of(file, member, where)
     if member.compress_size > size - begin:
         raise DataLoss(f"{where}: {member.compress_size} bytes do not fit at byte {begin}", "npz")
@@ -153,7 +153,11 @@ def _member(
         _check_size(header, member.file_size, where, "npz")
         return Stored(path, member.filename[: -len(".npy")], header, begin + len(header.raw), size)
     if member.compress_type != zipfile.ZIP_DEFLATED:
-        raise InvalidArgument(f"{where} is compressed by method {member.compress_type}", "npz")
+        raise InvalidArgument(
+            f"{where} is compressed by method {member.compress_type}; "
+            "write it by numpy.savez or numpy.savez_compressed",
+            "npz",
+        )
     if member.file_size > _MOST_RATIO * member.compress_size + 64:
         raise DataLoss(
             f"{where}: {member.compress_size} bytes cannot be {member.file_size} bytes inflated",

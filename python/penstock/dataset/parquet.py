@@ -40,7 +40,7 @@ def pyarrow_parquet(operation: str) -> Any:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What tells whether a file is the one that it was."""
+    """Says whether a file has changed."""
 
     size: int  # of a URL's file the two numbers of its version
     modified_ns: int

@@ -122,7 +122,7 @@ class Ahead:
             yield _first(sent, deliver)  # no variable keeps it: the consumer may drop it
         if error is not None:
             raise error
-        if sent is not self._sent:  # dropped, perhaps by another thread: the host tells why
+        if sent is not self._sent:  # dropped, perhaps by another thread: the host says why
             if in_transfer:
                 loader()._core.check_open()
                 if run != self._runs:

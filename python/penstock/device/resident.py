@@ -116,7 +116,7 @@ class Resident(Restorable, Closing):
         if self._order.length > self._rows.longest:
             raise InvalidArgument(
                 f"{self._order.length} rows are more than {self._rows.longest}, the limit of "
-                f"indices on {self._rows.name}",
+                f"indices on {self._rows.name}; take() a part of them",
                 name,
             )
         place = self._rows.place
@@ -422,7 +422,9 @@ class Resident(Restorable, Closing):
         self._check_open()
         self._loader._check_state(state)
         if state.get("ahead"):
-            raise InvalidArgument("the state is of a feed with ordered=False", "restore")
+            raise InvalidArgument(
+                "the state is of a feed with ordered=False; restore it there", "restore"
+            )
         self._loader.restore(state)
         epoch, base, step = self._loader._core.position()
         if base and self._order.sharded_rows:

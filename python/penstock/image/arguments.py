@@ -33,7 +33,7 @@ def runs_on_device(on: str, moved: tuple[Any, ...], operation: str) -> bool:
     one_of("on", on, PLACES, operation)
     if on == "device" and any(moved[1:]):
         raise InvalidArgument(
-            'masks, boxes and keypoints are moved by on="workers" only', operation
+            'masks, boxes and keypoints are moved by workers only: use on="workers"', operation
         )
     return on == "device"
 

@@ -203,7 +203,9 @@ class ImageDataGenerator(legacy.ImageDataGenerator):  # type: ignore[misc]
                 _NAME,
             )
         if about.n == 0:
-            raise InvalidArgument("there are no images", _NAME)
+            raise InvalidArgument(
+                "there are no images; see the folder, subset= and validation_split", _NAME
+            )
         weights, mode = about.sample_weight, about.class_mode
 
         def complete(made: Any, index: Any) -> Any:

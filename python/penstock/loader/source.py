@@ -302,7 +302,7 @@ def check_options(
 def _length(source: Any) -> int:
     length = len(source)
     if length < 0:
-        raise InvalidArgument(f"len() of the dataset is {length}", "Loader")
+        raise InvalidArgument(f"len() of the dataset is {length}; it must be 0 or more", "Loader")
     return length
 
 

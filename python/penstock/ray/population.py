@@ -197,7 +197,9 @@ class PopulationRun(train.PopulationRun):
         self._check_open()
         number = self._population._number(member)
         if number in self._left:
-            raise InvalidArgument(f"member {number} is in training already", "add")
+            raise InvalidArgument(
+                f"member {number} is in training already; add it after its result", "add"
+            )
         self._left[number] = integer("steps", steps, 1, operation="add")
         self._losses[number] = []
         self._done[number] = self._ends[number] = 0

@@ -133,7 +133,9 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
                 "DataLoader",
             )
         if not use_multiprocessing and worker_init_fn is not None:
-            raise InvalidArgument("worker_init_fn is for worker processes", "DataLoader")
+            raise InvalidArgument(
+                "worker_init_fn needs worker processes: use_multiprocessing=True", "DataLoader"
+            )
         super().__init__(
             dataset,
             batch_size,
@@ -425,7 +427,9 @@ class DataLoader(Restorable, Closing, torch.utils.data.DataLoader):  # type: ign
     def _any_workers(self) -> WorkerSet:
         workers = self._latest
         if workers is None:
-            raise InvalidArgument("the loader was not iterated over yet", "DataLoader")
+            raise InvalidArgument(
+                "the loader was not iterated over yet; begin an epoch first", "DataLoader"
+            )
         return workers
 
     def close(self) -> None:

@@ -333,7 +333,9 @@ def updater_for(
     if not isinstance(optimizer, Updater):
         return Updater(parameters, optimizer, non_finite=non_finite or "raise", shared=shared)
     if not optimizer.parameters._is_at(parameters):
-        raise InvalidArgument("the updater belongs to other parameters", operation)
+        raise InvalidArgument(
+            "the updater belongs to other parameters; make one for these", operation
+        )
     if non_finite not in (None, optimizer._policy):
         raise InvalidArgument(
             f"non_finite is {non_finite!r}, but the updater's is {optimizer._policy!r}; omit it "

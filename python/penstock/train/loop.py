@@ -338,7 +338,9 @@ class Loop:
                     if over:
                         break
                 if self._steps_run == before:
-                    raise InvalidArgument("the feed gave no batch", "Loop")
+                    raise InvalidArgument(
+                        "the feed gave no batch; a pass must have at least one", "Loop"
+                    )
         except Exception:
             self._check_in()
             raise
@@ -457,7 +459,9 @@ def _runner_for(step: Callable[..., Any], state: Any, convert: object, graph: bo
             text = "a Keras model keeps its state and converts its batches; omit these"
             raise InvalidArgument(f"state= or convert= was given: {text}", "Loop")
         if graph:
-            raise InvalidArgument("graph=True is for torch steps, not for a Keras model", "Loop")
+            raise InvalidArgument(
+                "graph=True is for torch steps; omit it for a Keras model", "Loop"
+            )
         return runner_for_model(step)
     if hasattr(step, "train_step"):
         text = f"a {type(step).__module__} model is no Keras 3 model: give a step that trains it"

@@ -144,7 +144,8 @@ def model_of(
     sizes = sorted(integer_list("pad_to", pad_to, 1, "Online")) if pad_to is not None else []
     if sizes and sizes[-1] < max_batch:
         raise InvalidArgument(
-            f"max_batch is {max_batch}, above the largest size of pad_to, {sizes[-1]}", "Online"
+            f"max_batch is {max_batch}, above the largest size of pad_to, {sizes[-1]}; add it",
+            "Online",
         )
     if hasattr(model, "train_on_batch"):
         import keras

@@ -314,7 +314,7 @@ def check_all(arrays: Mapping[str, Array], blocks: Mapping[str, Any], operation:
             raise InvalidArgument(str(no_block(arrays, name)), operation)
     for name, into in arrays.items():
         if name not in blocks:
-            raise InvalidArgument(f"block {name!r} is missing", operation)
+            raise InvalidArgument(f"block {name!r} is missing; give all of them", operation)
         shape = getattr(blocks[name], "shape", None)  # it may be on a device
         shape = numbers(name, blocks[name], operation).shape if shape is None else tuple(shape)
         if shape != into.shape:

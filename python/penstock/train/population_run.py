@@ -81,7 +81,9 @@ class PopulationRun(Closing):
         self._check_open()
         number = self._population._number(member)
         if number in self._left:
-            raise InvalidArgument(f"member {number} is in training already", "add")
+            raise InvalidArgument(
+                f"member {number} is in training already; add it after its result", "add"
+            )
         steps = integer("steps", steps, 1, operation="add")
         if self._own and number not in self._sources:
             seed = self._population._hyper[number]["seed"]
@@ -219,7 +221,9 @@ class PopulationRun(Closing):
     def _taken(self, source: Source) -> Any:
         batch = source.take()
         if batch is END:
-            raise InvalidArgument("the data gave no batch", "Population")
+            raise InvalidArgument(
+                "the data gave no batch; a pass must have at least one", "Population"
+            )
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise InvalidArgument(
                 f"a batch is a {type(batch).__name__}; a population wants (inputs, targets). Let "

@@ -112,7 +112,7 @@ def predict(
             finished_sequences(model, feed, inputs, batch_size, window), key=lambda one: one[0]
         )
         if not found:
-            raise InvalidArgument("the feed gave no sequence", "predict")
+            raise InvalidArgument("the feed gave no sequence; it must have at least one", "predict")
         rests = [rest for _, _, rest in found]
         return Predictions([made for _, made, _ in found], rests if rests[0] is not None else None)
     size = _size_of(batch_size, pad)
@@ -129,7 +129,7 @@ def predict(
         if rest is not None:
             extras.append(kept(rest))
     if not outputs:
-        raise InvalidArgument("the feed gave no batch", "predict")
+        raise InvalidArgument("the feed gave no batch; it must have at least one", "predict")
     return Predictions(
         joined(outputs, "the model's outputs"), joined(extras, "extras") if extras else None
     )
@@ -243,7 +243,7 @@ class _Means:
 
     def result(self, what: str) -> dict[str, float]:
         if not self._counts:
-            raise InvalidArgument(f"the feed gave no {what}", "evaluate")
+            raise InvalidArgument(f"the feed gave no {what}; it must have at least one", "evaluate")
         means = {name: _mean(given, self._counts) for name, given in self._values.items()}
         return means | {"rows": sum(self._counts)}
 
@@ -260,7 +260,9 @@ def _of_rows(metrics: Any, rows: int, given: int | None) -> Any:
     """Return the outputs of the first `rows` of the `given` rows that the model got."""
     count = count_of(metrics, "the model's output")
     if count != given:
-        raise InvalidArgument(f"the model returned {count} rows for {given}", "train")
+        raise InvalidArgument(
+            f"the model returned {count} rows for {given}; it must return one for each", "train"
+        )
     return rows_of(metrics, 0, rows)
 
 

@@ -114,7 +114,9 @@ def unpublish(name: str) -> None:
     with _lock:
         publisher = _publishers.pop(name, None)
     if publisher is None:
-        raise NotFound(f"this process publishes nothing under {name!r}", "unpublish")
+        raise NotFound(
+            f"this process publishes nothing under {name!r}; its publisher ends it", "unpublish"
+        )
 
 
 class Model(Closing):

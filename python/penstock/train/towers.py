@@ -138,7 +138,9 @@ class Towers:
             towers = 2 if devices is None else len(devices)
         towers = integer("towers", towers, 1, 1024, operation="Towers")
         if devices is not None and len(devices) != towers:
-            raise InvalidArgument(f"{len(devices)} devices for {towers} towers", "Towers")
+            raise InvalidArgument(
+                f"{len(devices)} devices for {towers} towers; give one for each", "Towers"
+            )
         if weigh != "rows" and not callable(weigh):
             raise InvalidArgument(f"weigh is {weigh!r}; give 'rows' or a function", "Towers")
         if deal not in ("batches", "parts", "feeds"):

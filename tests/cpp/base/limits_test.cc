@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/cpp/temporary_folder.h"
+
 namespace penstock::os {
 namespace {
 
@@ -14,11 +16,6 @@ namespace fs = std::filesystem;
 
 class Machine {
  public:
-  Machine() {
-    std::string pattern = (fs::temp_directory_path() / "penstock-limits-XXXXXX").string();
-    root_ = mkdtemp(pattern.data());
-  }
-  ~Machine() { fs::remove_all(root_); }
   void file(const std::string& path, const std::string& text) {
     fs::create_directories(fs::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << text;
@@ -26,7 +23,8 @@ class Machine {
   CgroupLimits limits() const { return read_cgroups(root_); }
 
  private:
-  std::string root_;
+  const penstock::testing::TemporaryFolder folder_;
+  const std::string root_ = folder_.path();
 };
 
 constexpr char kMountV2[] =

@@ -37,7 +37,7 @@ TEST(ReadBack, failures_name_the_device_and_leave_no_context) {
     return Code::kClosed;
   };
   EXPECT_EQ(code(7), Code::kNotFound);
-  fake.set("fail cuMemcpyDtoH", kDeviceLost);
+  fake.set("fail cuMemcpyDtoH", kLaunchFailed);
   EXPECT_EQ(code(0), Code::kSystem);
   fake.set("fail cuMemcpyDtoH", 0);
   EXPECT_EQ(fake.get("contexts"), 0);

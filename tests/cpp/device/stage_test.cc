@@ -577,7 +577,7 @@ TEST_F(StageTest, a_driver_that_vanishes_is_an_error_and_stays_one) {
 
 TEST_F(StageTest, a_lost_device_is_named_at_the_copy_that_fails) {
   auto stage = open();
-  fake.set("fail cuMemcpyHtoDAsync", kDeviceLost);
+  fake.set("fail cuMemcpyHtoDAsync", kLaunchFailed);
   const std::string text = error_of([&] { stage->put({filled(100, 2)}); }, Code::kSystem);
   EXPECT_NE(text.find("cuda:0: a copy to the device failed: CUDA_ERROR_LAUNCH_FAILED"),
             std::string::npos)

@@ -14,6 +14,7 @@
 #include "penstock/base/error.h"
 #include "tests/cpp/errors.h"
 #include "tests/cpp/memory/child.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock {
 namespace {
@@ -24,13 +25,11 @@ namespace fs = std::filesystem;
 
 class FileTest : public ::testing::Test {
  protected:
-  FileTest() : folder(fs::path(::testing::TempDir()) / ("files-" + std::to_string(getpid()))) {
-    fs::create_directory(folder);
+  FileTest() {
     bytes.resize(100'000);
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 + (i >> 8));
     std::ofstream(path, std::ios::binary) << bytes;
   }
-  ~FileTest() override { fs::remove_all(folder); }
 
   static std::string read(File& file, uint64_t offset, uint64_t count) {
     std::string text(count, '?');
@@ -39,7 +38,8 @@ class FileTest : public ::testing::Test {
     return text;
   }
 
-  const fs::path folder;
+  const testing::TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
   const std::string path = folder / "file";
   std::string bytes;
   std::shared_ptr<FileSystem> files = posix_files();

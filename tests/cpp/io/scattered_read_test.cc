@@ -10,6 +10,7 @@
 #include <random>
 
 #include "penstock/io/record_reader.h"
+#include "tests/cpp/temporary_folder.h"
 #include "tfrecords.h"
 
 namespace penstock {
@@ -20,8 +21,6 @@ class ScatteredReads : public ::testing::Test {
   static constexpr size_t kFiles = 3, kEach = 2000, kAll = kFiles * kEach;
 
   ScatteredReads() {
-    std::string made = (std::filesystem::temp_directory_path() / "scattered-XXXXXX").string();
-    folder = mkdtemp(made.data());
     for (size_t file = 0; file < kFiles; ++file) {
       paths.push_back(folder + "/" + std::to_string(file));
       TFRecordWriter writer(*posix_files(), paths.back());
@@ -34,7 +33,6 @@ class ScatteredReads : public ::testing::Test {
     files = index_files(std::make_shared<FilePool>(posix_files()), paths, 1,
                         [](const std::shared_ptr<File>& file) { return index_tfrecord(*file); });
   }
-  ~ScatteredReads() override { std::filesystem::remove_all(folder); }
 
   static std::string payload_of(size_t i) {
     std::string payload(300 + i * 7919 % 600, '\0');
@@ -72,7 +70,8 @@ class ScatteredReads : public ::testing::Test {
     }
   }
 
-  std::string folder;
+  const testing::TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   std::vector<std::string> paths, texts;
   std::shared_ptr<const RecordFiles> files;
 };

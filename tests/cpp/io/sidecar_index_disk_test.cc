@@ -15,6 +15,7 @@
 #include "penstock/base/os.h"
 #include "penstock/io/record_index.h"
 #include "penstock/io/tfrecord.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock {
 namespace {
@@ -55,15 +56,12 @@ class KilledAt : public FileSystem {
 
 class SidecarIndexDisk : public ::testing::Test {
  protected:
-  SidecarIndexDisk()
-      : folder(fs::path(::testing::TempDir()) / ("kept-" + std::to_string(getpid()))) {
-    fs::create_directory(folder);
+  SidecarIndexDisk() {
     TFRecordWriter writer(*posix_files(), path);
     const std::vector<std::byte> payload(500);
     for (size_t i = 0; i < 100'000; ++i) writer.write(std::span(payload).first(i % 500));
     writer.close();
   }
-  ~SidecarIndexDisk() override { fs::remove_all(folder); }
 
   // The number of records by the index, and whether it had to be made.
   std::pair<uint64_t, bool> through(FileSystem& files) const {
@@ -87,7 +85,8 @@ class SidecarIndexDisk : public ::testing::Test {
     return status;
   }
 
-  const fs::path folder;
+  const testing::TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
   const std::string path = folder / "file";
   const std::string kept = path + std::string(kIndexSuffix);
 };

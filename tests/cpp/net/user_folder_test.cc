@@ -17,6 +17,7 @@
 #include "penstock/net/listener.h"
 #include "tests/cpp/memory/child.h"
 #include "tests/cpp/net/line.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock::net {
 namespace {
@@ -32,11 +33,8 @@ using testing::Line;
 class UserFolder : public ::testing::Test {
  protected:
   void SetUp() override {
-    char made[] = "/tmp/penstock-test-XXXXXX";
-    ASSERT_NE(mkdtemp(made), nullptr);
-    directory_ = made;
     if (const char* before = std::getenv("XDG_RUNTIME_DIR")) before_ = before;
-    setenv("XDG_RUNTIME_DIR", made, 1);
+    setenv("XDG_RUNTIME_DIR", directory_.c_str(), 1);
   }
   void TearDown() override {
     if (before_) {
@@ -44,7 +42,6 @@ class UserFolder : public ::testing::Test {
     } else {
       unsetenv("XDG_RUNTIME_DIR");
     }
-    std::filesystem::remove_all(directory_);
   }
   std::string folder() const { return directory_ / "penstock"; }
   std::vector<std::string> files() const {
@@ -70,7 +67,8 @@ class UserFolder : public ::testing::Test {
     EXPECT_EQ(code_of([] { Listener listener; }), Code::kInvalidArgument);
   }
 
-  std::filesystem::path directory_;
+  const penstock::testing::TemporaryFolder temporary_;
+  const std::filesystem::path directory_ = temporary_.path();
   std::optional<std::string> before_;
 };
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "penstock/online/message_log.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock::online {
 namespace {
@@ -50,11 +51,6 @@ TEST(RecentIds, an_identifier_is_forgotten_before_the_broker_uses_it_again) {
 
 class LogOfIds : public ::testing::Test {
  protected:
-  LogOfIds()
-      : folder_(std::string(::testing::TempDir()) + "recent_ids_" + std::to_string(getpid())) {
-    std::filesystem::remove_all(folder_);
-  }
-  ~LogOfIds() override { std::filesystem::remove_all(folder_); }
   LogOptions options(uint64_t segment_bytes = 1 << 20) const {
     return {.folder = folder_, .fsync_ns = 0, .segment_bytes = segment_bytes};
   }
@@ -66,7 +62,8 @@ class LogOfIds : public ::testing::Test {
     log.sync();
   }
 
-  const std::string folder_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 // A process that is killed when it has written a file's head, and not the messages behind it.

@@ -22,19 +22,13 @@
 #include "penstock/base/clock.h"
 #include "penstock/base/error.h"
 #include "penstock/online/message_log.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock::testing {
 
 // A folder for the spool of one test.
 class SpoolFolder : public ::testing::Test {
  protected:
-  SpoolFolder() {
-    std::string made = ::testing::TempDir() + "/spoolXXXXXX";
-    EXPECT_NE(mkdtemp(made.data()), nullptr);
-    folder_ = made;
-  }
-  ~SpoolFolder() override { std::filesystem::remove_all(folder_); }
-
   online::LogOptions options() const { return {.folder = folder_}; }
   std::string file(uint64_t first) const {
     const std::string digits = std::to_string(first);
@@ -49,7 +43,8 @@ class SpoolFolder : public ::testing::Test {
     return all;
   }
 
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 inline std::string file_bytes(const std::string& path) {

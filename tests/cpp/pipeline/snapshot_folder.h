@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -10,20 +9,13 @@
 #include <string>
 
 #include "penstock/base/error.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock::testing {
 
 // A folder for one test, with a file of a cache.
 class SnapshotFolder : public ::testing::Test {
  protected:
-  SnapshotFolder() {
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              ("snapshot" + std::to_string(getpid()) + "-" +
-               std::to_string(reinterpret_cast<uintptr_t>(this)));
-    std::filesystem::create_directory(folder_);
-  }
-  ~SnapshotFolder() override { std::filesystem::remove_all(folder_); }
-
   std::string path() const { return folder_ / "file"; }
   std::string read() const {
     std::ifstream file(path(), std::ios::binary);
@@ -36,7 +28,8 @@ class SnapshotFolder : public ::testing::Test {
     return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder_), {}));
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 // The text of an Error other than kOutOfMemory.

@@ -13,6 +13,7 @@
 #include "penstock/io/tfrecord.h"
 #include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/transformations/operations.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock {
 namespace {
@@ -34,8 +35,6 @@ class TFRecordChain : public ::testing::Test {
   static constexpr uint64_t kBatch = 4;
 
   TFRecordChain() {
-    std::string made = (std::filesystem::temp_directory_path() / "tfrecords-XXXXXX").string();
-    folder = mkdtemp(made.data());
     for (size_t file = 0; file < 2; ++file) {
       TFRecordWriter writer(*posix_files(), path(file));
       for (size_t i = file * kEach; i < (file + 1) * kEach; ++i) {
@@ -52,7 +51,6 @@ class TFRecordChain : public ::testing::Test {
     std::ifstream in(path(0), std::ios::binary);
     sound.assign(std::istreambuf_iterator<char>(in), {});
   }
-  ~TFRecordChain() override { std::filesystem::remove_all(folder); }
 
   std::string path(size_t file) const { return folder + "/part-" + std::to_string(file); }
   static std::string text(size_t i) { return std::string(i % 5, static_cast<char>('a' + i)); }
@@ -124,7 +122,8 @@ class TFRecordChain : public ::testing::Test {
     ASSERT_EQ(feed.failure()->stage, "tfrecord(part-*)");
   }
 
-  std::string folder;
+  const testing::TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   std::vector<uint64_t> begins;  // of the first file's records, and its end
   std::string sound;
 };

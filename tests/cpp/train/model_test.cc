@@ -359,7 +359,7 @@ TEST(Publisher, names_the_holders_of_versions_when_there_is_no_space_for_another
   }
   held.push_back(model.read());
   EXPECT_TRUE(has(message_of(Code::kOutOfMemory, [&] { publish(publisher, parameters, 1000); }),
-                  "held by process " + std::to_string(getpid())));
+                  "held by process " + std::to_string(getpid()) + ", which must end a read()"));
   held.pop_back();
   held.pop_back();
   EXPECT_EQ(publish(publisher, parameters, 1001), 1001u);

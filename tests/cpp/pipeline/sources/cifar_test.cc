@@ -1,24 +1,18 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "../../io/tfrecords.h"
 #include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/sources/sources.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock {
 namespace {
 
 class Cifar : public ::testing::Test {
  protected:
-  Cifar() {
-    std::string made = (std::filesystem::temp_directory_path() / "cifar-XXXXXX").string();
-    folder = mkdtemp(made.data());
-  }
-  ~Cifar() override { std::filesystem::remove_all(folder); }
-
   static uint8_t pixel(int record, int i) { return static_cast<uint8_t>(record * 31 + i % 251); }
   static std::string records(int begin, int end, bool coarse) {
     std::string bytes;
@@ -52,7 +46,8 @@ class Cifar : public ::testing::Test {
     return next;
   }
 
-  std::string folder;
+  const testing::TemporaryFolder temporary;
+  const std::string folder = temporary.path();
 };
 
 TEST_F(Cifar, records_are_images_and_labels) {

@@ -8,18 +8,13 @@
 #include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock {
 namespace {
 
 class FixedRecords : public ::testing::Test {
  protected:
-  FixedRecords() {
-    std::string made = (std::filesystem::temp_directory_path() / "fixed-XXXXXX").string();
-    folder = mkdtemp(made.data());
-  }
-  ~FixedRecords() override { std::filesystem::remove_all(folder); }
-
   // `count` records of five bytes; the first byte counts up from file to file.
   void write(const std::string& name, size_t count, const std::string& before = "",
              const std::string& after = "") {
@@ -31,7 +26,8 @@ class FixedRecords : public ::testing::Test {
     std::ofstream(folder + "/" + name, std::ios::binary) << bytes + after;
   }
 
-  std::string folder;
+  const testing::TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   size_t next = 0;
 };
 

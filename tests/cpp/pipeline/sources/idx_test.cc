@@ -8,18 +8,13 @@
 #include "../../io/tfrecords.h"
 #include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/sources/sources.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock {
 namespace {
 
 class IdxFiles : public ::testing::Test {
  protected:
-  IdxFiles() {
-    std::string made = (std::filesystem::temp_directory_path() / "idx-XXXXXX").string();
-    folder = mkdtemp(made.data());
-  }
-  ~IdxFiles() override { std::filesystem::remove_all(folder); }
-
   static void append(std::string& bytes, uint32_t number, int size) {
     for (int shift = 8 * (size - 1); shift >= 0; shift -= 8) {
       bytes += static_cast<char>(number >> shift);
@@ -70,7 +65,8 @@ class IdxFiles : public ::testing::Test {
     return next;
   }
 
-  std::string folder;
+  const testing::TemporaryFolder temporary;
+  const std::string folder = temporary.path();
 };
 
 TEST_F(IdxFiles, are_rows_beside_their_labels) {

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "penstock/pipeline/api/dataset.h"
 #include "penstock/pipeline/plan/builder.h"
 #include "penstock/pipeline/sources/sources.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock {
 namespace {
@@ -224,8 +224,8 @@ TEST_F(TarSourceTest, an_archive_without_samples_has_no_fields) {
 }
 
 TEST_F(TarSourceTest, a_loader_batches_them) {
-  std::string made = (std::filesystem::temp_directory_path() / "tar-XXXXXX").string();
-  const std::string folder = mkdtemp(made.data());
+  const testing::TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   std::ofstream(folder + "/a.tar", std::ios::binary) << write("a", 0, 100);
   for (uint32_t workers : {0, 2}) {
     Loader feed =
@@ -236,7 +236,6 @@ TEST_F(TarSourceTest, a_loader_batches_them) {
     EXPECT_EQ(bytes.size(), 100u);
     EXPECT_FALSE(std::equal(bytes.begin(), bytes.begin() + 10, "0123456789"));
   }
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "../../io/tfrecords.h"
@@ -11,6 +10,7 @@
 #include "penstock/pipeline/sources/sources.h"
 #include "penstock/pipeline/transformations/transformations.h"
 #include "reading.h"
+#include "tests/cpp/temporary_folder.h"
 
 namespace penstock {
 namespace {
@@ -188,8 +188,8 @@ TEST_F(FoundFilesTest, a_reader_refuses_records_that_are_not_there) {
 }
 
 TEST(PlanOfFiles, is_the_same_in_a_process_that_comes_later) {
-  std::string folder = (std::filesystem::temp_directory_path() / "found-XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const testing::TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   std::ofstream(folder + "/a") << lines(100);
   auto make = [&] { return nodes::lines(folder + "/*", LineOptions()); };
   const Plan plan(*make());
@@ -198,7 +198,6 @@ TEST(PlanOfFiles, is_the_same_in_a_process_that_comes_later) {
   EXPECT_EQ(Plan(*make()).known_length(), 125u);
   EXPECT_EQ(Plan(*make(), false, nullptr, Plan::Given{plan.files_for_workers(), {}}).known_length(),
             100u);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
