@@ -398,6 +398,22 @@ def test_a_device_that_is_not_there_is_told_so(cuda):
     assert place.cuda_devices() == [("Fake 0", 1 << 32), ("Fake 1", 1 << 32)]
 
 
+@pytest.mark.parametrize("feed", [penstock.torch.feed, penstock.device.resident])
+def test_a_device_that_this_torch_cannot_use_is_an_error_at_once(feed):
+    with pytest.raises(penstock.InvalidArgument, match=r"cannot use device 'xla' here.*\"cpu\""):
+        feed(numbers(), device="xla")
+
+
+def test_a_device_of_jax_is_an_error_that_names_its_feed():
+    device = pytest.importorskip("jax").devices()[0]
+    mapped = numbers().map(lambda batch: batch, device=device)
+    for source, given in ((numbers(), device), (mapped, None), (mapped, "cpu")):
+        with pytest.raises(penstock.InvalidArgument, match="jax's; use penstock"):
+            penstock.torch.feed(source, device=given)
+    with pytest.raises(penstock.InvalidArgument, match="device is 'gpu'"):
+        penstock.torch.feed(numbers().map(lambda batch: batch, device="cpu"), device="gpu")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for a torch without CUDA")
 def test_a_torch_without_cuda_is_told_so(library, monkeypatch):
     monkeypatch.setattr(place, "library", str(library))
