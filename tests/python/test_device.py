@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import pickle
 import signal
@@ -203,6 +204,20 @@ def test_a_state_does_not_count_what_is_on_its_way(cuda):
         for _ in feed:
             break
         assert firsts(feed.steps(3)) == [8, 16, 24]
+
+
+def test_after_a_break_comes_the_epoch_after_the_last_delivered_batch(cuda):
+    endless = numbers().repeat()
+    with penstock.torch.feed(endless, device="cuda:0", workers=1) as feed:
+        for i, _ in enumerate(feed):
+            if i == 6:  # of 8
+                break
+            while i == 4 and feed._core.ready() < 2:
+                time.sleep(0.001)
+        assert json.loads(feed._core.state())["epoch"] == 1, "the next round is in transfer"
+        assert (feed.epoch, feed.state()["batches"]) == (0, 7)
+        assert firsts([next(iter(feed))]) == [0]
+        assert (feed.epoch, feed.state()["batches"]) == (1, 1)
 
 
 def test_a_torch_loaders_state_does_not_count_what_is_on_its_way(cuda):
