@@ -30,7 +30,8 @@ inline constexpr Result kDeinitialized = 4;
 inline constexpr Result kNoDevice = 100;
 inline constexpr Result kInvalidDevice = 101;
 inline constexpr Result kNotReady = 600;
-inline constexpr Result kLaunchFailed = 719;  // the context has ended
+inline constexpr Result kLaunchFailed = 719;     // the context has ended
+inline constexpr Result kCaptureImplicit = 906;  // a stream that waits for the default one captures
 
 // This stream has no handle of its own; the same value as in DLPack.
 inline Stream per_thread_default_stream() { return reinterpret_cast<Stream>(uintptr_t{2}); }
@@ -63,6 +64,7 @@ inline Stream per_thread_default_stream() { return reinterpret_cast<Stream>(uint
   CALL(cuStreamSynchronize, synchronize_stream, (Stream stream))                       \
   CALL(cuStreamWaitEvent, wait_event, (Stream stream, Event event, unsigned flags))    \
   CALL(cuStreamIsCapturing, capture_status, (Stream stream, int* status))              \
+  CALL(cuThreadExchangeStreamCaptureMode, exchange_capture_mode, (int* mode))          \
   CALL(cuEventCreate, create_event, (Event * event, unsigned flags))                   \
   CALL(cuEventDestroy_v2, destroy_event, (Event event))                                \
   CALL(cuEventRecord, record_event, (Event event, Stream stream))                      \
@@ -107,6 +109,26 @@ class Driver {
   static std::shared_ptr<Driver> open(const std::string& library);
 
   int pid_ = 0;  // of the process that started the driver
+};
+
+// While a stream captures a CUDA graph, calls that allocate, free or ask for events fail in every
+// thread, and end the capture. As long as this object exists, they may be made by its thread: they
+// concern streams that do not capture.
+class DuringCaptures {
+ public:
+  explicit DuringCaptures(const Driver& driver) : driver_(driver) {
+    exchanged_ = driver_.exchange_capture_mode(&mode_) == kSuccess;
+  }
+  ~DuringCaptures() {
+    if (exchanged_) driver_.exchange_capture_mode(&mode_);
+  }
+  DuringCaptures(const DuringCaptures&) = delete;
+  DuringCaptures& operator=(const DuringCaptures&) = delete;
+
+ private:
+  const Driver& driver_;
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then the thread's own
+  bool exchanged_ = false;
 };
 
 }  // namespace penstock::device

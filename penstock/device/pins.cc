@@ -40,6 +40,7 @@ Pins::Pins(std::shared_ptr<const Driver> driver, int handle)
 
 Pins::~Pins() {
   if (pid_ != getpid()) return;
+  const DuringCaptures allowed(*driver_);
   if (driver_->push_context(context_) == kSuccess) {
     size_t begin = 0;
     for (size_t end : ends_) {

@@ -13,6 +13,7 @@ void read_back(int device, DeviceMemory from, std::span<std::byte> to, const std
   driver->check(driver->retain_primary(&context, handle), name, "no context");
   Result result = driver->push_context(context);
   if (result == kSuccess) {
+    const DuringCaptures allowed(*driver);
     if (!to.empty()) result = driver->copy_to_host(to.data(), from, to.size());
     driver->pop_context(&context);
   }

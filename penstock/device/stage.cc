@@ -14,6 +14,9 @@ constexpr unsigned kPortable = 1;     // pinned memory for all contexts
 constexpr size_t kStepsAtOnce = 32;   // that are read from the timeline
 constexpr size_t kLargeUnit = size_t{2} << 20;
 constexpr size_t kSmallUnit = size_t{64} << 10;
+constexpr size_t kAll = SIZE_MAX;
+constexpr size_t kSpareSlots = 2;       // besides those of batches that are held
+constexpr uint64_t kTrimBatches = 256;  // slots that so many batches did not need are freed
 
 // A little more than asked for, so that batches of nearly one size use the same slots.
 size_t slot_size(size_t bytes) {
@@ -101,6 +104,7 @@ Stage::Stage(Token, std::shared_ptr<const Driver> driver, int ordinal)
   Result result = kSuccess;
   {
     Current current(*this);
+    const DuringCaptures allowed(*driver_);
     result = current.result();
     if (result == kSuccess) result = driver_->create_stream(&copies_, kNonBlocking);
     if (result == kSuccess) timeline_ = std::make_unique<Timeline>(*driver_, copies_);
@@ -149,9 +153,11 @@ void Stage::check(Result result, const char* what) {
 std::shared_ptr<Stage::Batch> Stage::put(std::vector<Tensor> tensors) {
   check_usable();
   Current current(*this);
+  const DuringCaptures allowed(*driver_);
   check(current.result(), "making its context current");
   drop_copied(false);
   timeline_->read(kStepsAtOnce);
+  trim();
   CopyPlan plan = planner_->plan(tensors);
   Slot& slot = free_slot(plan.bytes);
   order_behind_uses(slot);
@@ -203,26 +209,22 @@ Stage::Slot* Stage::oldest_released(size_t bytes) {
   return oldest;
 }
 
+// REQUIRED: every idle slot is too small. The new one replaces the oldest of them, so batches of
+// many sizes take no more slots than batches of one. Slots that are replaced grow by a quarter at
+// least, so batches that grow replace few.
 Stage::Slot& Stage::add_slot(size_t bytes) {
+  const size_t least = slot_size(bytes);
+  size_t wanted = least;
+  std::vector<std::unique_ptr<Slot>> small = take_idle(1);
+  if (!small.empty()) wanted = std::max(least, slot_size(small[0]->bytes + small[0]->bytes / 4));
+  retire(std::move(small));
   auto slot = std::make_unique<Slot>();
-  slot->bytes = slot_size(bytes);
+  slot->bytes = wanted;
   Result result = driver_->allocate(&slot->memory, slot->bytes);
   if (result == kNoMemory) {
-    // Those that are too small for this batch.
-    std::vector<std::unique_ptr<Slot>> small;
-    {
-      std::lock_guard lock(mutex_);
-      for (auto& each : slots_) {
-        if (each->state != Slot::State::kStaged) small.push_back(std::move(each));
-      }
-      std::erase(slots_, nullptr);
-    }
-    std::vector<std::shared_ptr<void>> owners;
-    for (auto& each : small) {
-      if (each->in_flight) await_copy(*each, owners);
-      free_after_uses(*each);
-    }
-    if (!small.empty()) result = driver_->allocate(&slot->memory, slot->bytes);
+    retire(take_idle(kAll));
+    slot->bytes = least;
+    result = driver_->allocate(&slot->memory, slot->bytes);
   }
   if (result == kNoMemory) {
     size_t free_bytes = 0;
@@ -248,6 +250,44 @@ Stage::Slot& Stage::add_slot(size_t bytes) {
   figures_.slot_bytes += slot->bytes;
   slots_.push_back(std::move(slot));
   return *slots_.back();
+}
+
+// Takes idle slots out of the ring, those first that were released first.
+std::vector<std::unique_ptr<Stage::Slot>> Stage::take_idle(size_t most) {
+  std::lock_guard lock(mutex_);
+  std::ranges::stable_sort(slots_, {}, [](const auto& each) { return each->released; });
+  std::vector<std::unique_ptr<Slot>> idle;
+  for (auto& each : slots_) {
+    if (idle.size() == most) break;
+    if (each->state != Slot::State::kStaged) idle.push_back(std::move(each));
+  }
+  std::erase(slots_, nullptr);
+  return idle;
+}
+
+// Frees slots, after their copies and the work of their consumers have passed.
+void Stage::retire(std::vector<std::unique_ptr<Slot>> slots) {
+  std::vector<std::shared_ptr<void>> owners;
+  for (auto& each : slots) {
+    if (each->in_flight) await_copy(*each, owners);
+    free_after_uses(*each);
+  }
+}
+
+// Frees slots that no batch has needed for a while: the consumer had kept many batches.
+void Stage::trim() {
+  size_t surplus = 0;
+  {
+    std::lock_guard lock(mutex_);
+    const auto staged = static_cast<size_t>(std::ranges::count_if(
+        slots_, [](const auto& each) { return each->state == Slot::State::kStaged; }));
+    most_staged_ = std::max(most_staged_, staged);
+    if (figures_.batches < next_trim_) return;
+    next_trim_ = figures_.batches + kTrimBatches;
+    const size_t needed = std::exchange(most_staged_, staged) + kSpareSlots;
+    surplus = slots_.size() - std::min(slots_.size(), needed);
+  }
+  retire(take_idle(surplus));
 }
 
 // Frees what a slot has, with the context current; failures have no remedy.
@@ -346,6 +386,7 @@ Stage::Mark* Stage::take_mark() {
 void Stage::reap(bool wait) {
   if (inherited_) return;
   Current current(*this);
+  const DuringCaptures allowed(*driver_);
   check(current.result(), "making its context current");
   drop_copied(wait);
 }
@@ -394,8 +435,9 @@ void Stage::take(Slot& slot, int64_t number) {
   Current current(*this);
   check(current.result(), "making its context current");
   int capturing = 0;
-  check(driver_->capture_status(stream, &capturing), "looking at the consumer's stream");
-  if (capturing != 0) {
+  const Result looked = driver_->capture_status(stream, &capturing);
+  if (looked != kCaptureImplicit) check(looked, "looking at the consumer's stream");
+  if (capturing != 0 || looked == kCaptureImplicit) {
     throw Error(Code::kInvalidArgument, "dlpack",
                 "the stream captures a CUDA graph: take batches before the capture, and copy them "
                 "into the graph's own input");
@@ -408,7 +450,11 @@ void Stage::take(Slot& slot, int64_t number) {
   }
   Mark* begun = timeline_->mark(stream);
   end_steps(stream, begun);
-  Result result = in_flight ? timeline_->look(*slot.copied) : kSuccess;
+  Result result = kSuccess;
+  if (in_flight) {
+    const DuringCaptures allowed(*driver_);
+    result = timeline_->look(*slot.copied);
+  }
   const bool late = result == kNotReady;
   if (late) result = driver_->wait_event(stream, slot.copied->event, 0);
   check(result, "making the consumer's stream wait for the copy");
@@ -481,6 +527,7 @@ void Stage::release(Slot& slot) noexcept {
 // Frees what a slot has, once its copy and the work of its consumers have passed. A slot that was
 // never taken has no consumer that waited for the copy.
 void Stage::free_after_uses(Slot& slot) noexcept {
+  const DuringCaptures allowed(*driver_);
   // They end last, and without the lock: they may run other code.
   const std::vector<std::shared_ptr<void>> owners = std::exchange(slot.owners, {});
   if (slot.in_flight) driver_->synchronize_event(slot.copied->event);
@@ -500,6 +547,7 @@ void Stage::close() noexcept {
   std::vector<std::shared_ptr<void>> owners;
   planner_->forget();
   Current current(*this);
+  const DuringCaptures allowed(*driver_);
   driver_->synchronize_stream(copies_);  // a lost device copies nothing either
   {
     std::lock_guard lock(mutex_);
@@ -519,6 +567,7 @@ Stage::Traces Stage::traces() {
     } catch (const Error&) {  // the device is lost: what is known stays
     }
     Current current(*this);
+    const DuringCaptures allowed(*driver_);
     if (current.result() == kSuccess) {
       std::lock_guard lock(mutex_);
       for (auto& slot : slots_) {

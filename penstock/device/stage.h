@@ -93,6 +93,9 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
   Slot& free_slot(size_t bytes);
   Slot* oldest_released(size_t bytes);
   Slot& add_slot(size_t bytes);
+  std::vector<std::unique_ptr<Slot>> take_idle(size_t most);
+  void retire(std::vector<std::unique_ptr<Slot>> slots);
+  void trim();
   void free_after_uses(Slot& slot) noexcept;
   void free_memory(Slot& slot) noexcept;
   void drop_copied(bool wait);
@@ -120,7 +123,9 @@ class Stage final : public std::enable_shared_from_this<Stage>, private ForkAwar
 
   mutable std::mutex mutex_;  // of everything below
   std::vector<std::unique_ptr<Slot>> slots_;
-  uint64_t releases_ = 0;  // gives released slots an order
+  uint64_t releases_ = 0;   // gives released slots an order
+  size_t most_staged_ = 0;  // slots in use at a time, since the last trim()
+  uint64_t next_trim_ = 0;  // the batch of the next one
   bool closed_ = false;
   std::string lost_;  // why the device can't be used any more
   StageFigures figures_;

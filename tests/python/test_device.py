@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import pickle
 import signal
@@ -205,6 +206,20 @@ def test_a_state_does_not_count_what_is_on_its_way(cuda):
         assert firsts(feed.steps(3)) == [8, 16, 24]
 
 
+def test_after_a_break_comes_the_epoch_after_the_last_delivered_batch(cuda):
+    endless = numbers().repeat()
+    with penstock.torch.feed(endless, device="cuda:0", workers=1) as feed:
+        for i, _ in enumerate(feed):
+            if i == 6:  # of 8
+                break
+            while i == 4 and feed._core.ready() < 2:
+                time.sleep(0.001)
+        assert json.loads(feed._core.state())["epoch"] == 1, "the next round is in transfer"
+        assert (feed.epoch, feed.state()["batches"]) == (0, 7)
+        assert firsts([next(iter(feed))]) == [0]
+        assert (feed.epoch, feed.state()["batches"]) == (1, 1)
+
+
 def test_a_torch_loaders_state_does_not_count_what_is_on_its_way(cuda):
     options = {"batch_size": 8, "num_workers": 2, "use_multiprocessing": False}
     with penstock.torch.DataLoader(Squares(), device="cuda:0", **options) as loader:
@@ -396,6 +411,22 @@ def test_a_device_that_is_not_there_is_told_so(cuda):
     with pytest.raises(penstock.InvalidArgument, match="device is 'gpu'"):
         penstock.torch.feed(numbers(), device="gpu")
     assert place.cuda_devices() == [("Fake 0", 1 << 32), ("Fake 1", 1 << 32)]
+
+
+@pytest.mark.parametrize("feed", [penstock.torch.feed, penstock.device.resident])
+def test_a_device_that_this_torch_cannot_use_is_an_error_at_once(feed):
+    with pytest.raises(penstock.InvalidArgument, match=r"cannot use device 'xla' here.*\"cpu\""):
+        feed(numbers(), device="xla")
+
+
+def test_a_device_of_jax_is_an_error_that_names_its_feed():
+    device = pytest.importorskip("jax").devices()[0]
+    mapped = numbers().map(lambda batch: batch, device=device)
+    for source, given in ((numbers(), device), (mapped, None), (mapped, "cpu")):
+        with pytest.raises(penstock.InvalidArgument, match="jax's; use penstock"):
+            penstock.torch.feed(source, device=given)
+    with pytest.raises(penstock.InvalidArgument, match="device is 'gpu'"):
+        penstock.torch.feed(numbers().map(lambda batch: batch, device="cpu"), device="gpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for a torch without CUDA")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -100,6 +101,38 @@ def test_another_thread_may_close_while_batches_are_taken():
         thread.join(20)
         assert ended in (["closed"], ["silently"])
     assert int(torch.arange(5, device="cuda").sum()) == 10, "the device still works"
+
+
+def test_a_feed_goes_on_while_another_thread_captures_a_graph():
+    fixed, graph, kept = torch.ones(100, device="cuda"), torch.cuda.CUDAGraph(), []
+    fixed.sum()
+    with penstock.torch.feed(numbers(), device="cuda", workers=4) as feed:
+        batches = iter(feed)
+
+        def take():
+            kept.extend(itertools.islice(batches, 32))  # memory for each
+
+        thread = threading.Thread(target=take)
+        with torch.cuda.graph(graph):
+            total = fixed.sum()
+            thread.start()
+            thread.join(60)
+        assert [int(batch["y"][0]) for batch in kept] == list(range(0, 256, 8))
+        graph.replay()
+        assert float(total) == 100
+
+
+def test_batches_that_grow_use_few_buffers():
+    sizes = [1 << 10, *range(100_000, 10_000_000, 100_000)]
+    samples = [np.full(size, i, np.float32) for i, size in enumerate(sizes)]
+    sums = []
+    with penstock.torch.feed(samples, batch_size=None, device="cuda", workers=2) as feed:
+        for batch in feed:
+            torch.cuda._sleep(1_000_000)
+            sums.append(batch.double().sum())
+            del batch
+        assert feed.stats()["device"]["slots"] <= 5
+    assert torch.stack(sums).tolist() == [i * size for i, size in enumerate(sizes)]
 
 
 def run_child(code: str, **environment: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
+import textwrap
 import time
 import types
 
@@ -104,6 +106,37 @@ def test_doctor_measures_the_link(cuda, monkeypatch):
     (finding,) = doctor.devices()
     assert finding.found.endswith("; ulimit -l is 8.0 MiB"), finding.found
     assert "its link could not be measured (cuda:0: " in finding.found
+
+
+def test_bench_feeds_the_device_of_a_datasets_functions(capsys, monkeypatch):
+    mapped = numbers(800).map(lambda batch: batch, device="meta")
+    monkeypatch.setitem(sys.modules, "device_dataset", types.SimpleNamespace(rows=mapped))
+    arguments = ["bench", "device_dataset:rows", "--workers", "1", "--steps", "20"]
+    assert cli.main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[-1] == "link"
+    assert len([line for line in lines[1:4] if line.endswith("GB/s")]) == 3, lines
+    assert cli.main([*arguments, "--device", "cpu"]) == 1
+    assert "functions of the Dataset run on 'meta'" in capsys.readouterr().err
+
+
+def test_the_import_of_torch_is_no_part_of_a_first_batch():
+    code = """
+        import sys, types, numpy, penstock
+        from penstock.commands import bench
+        rows = penstock.Dataset.arrays(numpy.zeros((64, 8))).batch(8)
+        sys.modules["device_dataset"] = types.SimpleNamespace(rows=rows)
+        measure = bench.measure
+        def checked(mode, source, options):
+            assert "penstock.torch.tensor_loader" in sys.modules
+            measure(mode, source, options)
+        bench.measure = checked
+        from penstock import cli
+        sys.exit(cli.main(["bench", "device_dataset:rows", "--device", "meta", "--steps", "4"]))
+    """
+    program = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_bench_counts_what_goes_over_the_link(cuda, capsys, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import types
 
@@ -160,6 +161,20 @@ def test_an_endless_pass_goes_on():
         batches = iter(kept)
         contract.assert_same([plain(next(batches)) for _ in wanted], wanted)
         assert kept.epoch == 3
+
+
+@pytest.mark.parametrize("taken", [1, 3, 4])
+@pytest.mark.parametrize("rounds", [1, 2, None])
+def test_a_break_between_rounds_is_followed_by_the_epoch_of_the_host(rounds, taken):
+    dataset = cases.rows().shuffle(seed=3).batch(64).take(3).repeat(rounds)
+
+    def epochs(feed):
+        for _ in range(3):
+            for _ in itertools.islice(feed, taken):
+                yield feed.epoch, feed.state()["batches"]
+
+    with resident(dataset, "cpu", **INLINE) as kept, penstock.Loader(dataset, workers=0) as host:
+        assert list(epochs(kept)) == list(epochs(host))
 
 
 def test_after_a_break_comes_the_next_epoch():

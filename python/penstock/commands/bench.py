@@ -7,10 +7,11 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..device.functions import DeviceMapped
 from . import Failed, bytes_text, meters
 from .numbers import counts, positive, seconds
 from .target import load_dataset
@@ -68,12 +69,16 @@ def worker_counts() -> list[int]:
 
 def run(options: argparse.Namespace) -> int:
     source = load_dataset(options.target)
+    if options.device is None and isinstance(source, DeviceMapped):
+        options.device = source._device
+    if options.device is not None:
+        _torch_feed()  # the import's time is not that of a first batch
     inline = Mode(_KINDS[0], 0)
     numbers = options.workers or worker_counts()
     kinds = _kinds(source, options.batch_size)
     ways = [inline, *(Mode(kind, count) for kind in kinds for count in numbers)]
     if not options.json:
-        print(HEADER + (LINK if options.device else ""))
+        print(HEADER + ("" if options.device is None else LINK))
     for mode in ways:
         measure(mode, source, options)
         if inline.failed:  # a failure in line fails in every mode
@@ -108,11 +113,15 @@ def _feed(source: Any, device: str | None, **options: Any) -> Any:
         from ..loader import Loader
 
         return Loader(source, **options)
+    return _torch_feed()(source, device=device, **options)
+
+
+def _torch_feed() -> Callable[..., Any]:
     try:
-        from .. import torch
+        from ..torch import feed
     except ImportError as error:
         raise Failed(f"--device needs torch: {error}") from None
-    return torch.feed(source, device=device, **options)
+    return feed
 
 
 def measure(mode: Mode, source: Any, options: argparse.Namespace) -> None:

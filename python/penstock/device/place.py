@@ -56,26 +56,17 @@ def torch_place(device: Any) -> Place | None:
     Raises
     ------
     InvalidArgument
-        It is not a device of torch's, or this torch has no CUDA.
+        It is not a device of torch's, or this torch cannot use it.
     NotFound
         There is no CUDA driver, or no such device.
     """
     if device is None:
         return None
-    import torch
-
-    try:
-        device = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        text = str(error).partition("\n")[0]
-        raise InvalidArgument(f"device is {device!r}: {text}", "feed") from None
+    device = torch_device(device)
     if device.type == "cpu":
         return None
     if device.type != "cuda":
         return TorchDevice(device)
-    if device.index is None:
-        current = torch.cuda.current_device() if torch.cuda.is_available() else 0
-        device = torch.device("cuda", current)
     place = CudaDevice(device.index)
     try:
         check_torch()
@@ -85,12 +76,43 @@ def torch_place(device: Any) -> Place | None:
     return place
 
 
+def torch_device(device: Any) -> Any:
+    """Return one of torch's devices, a CUDA device with its number.
+
+    Raises
+    ------
+    InvalidArgument
+        It is not a device of torch's.
+    """
+    import torch
+
+    if _is_of_jax(device):
+        raise InvalidArgument(
+            f"device is {device!r}, which is jax's; use penstock.jax.feed, or give a device of "
+            'torch\'s, such as "cuda:0"',
+            "feed",
+        )
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        text = str(error).partition("\n")[0]
+        raise InvalidArgument(f"device is {device!r}: {text}", "feed") from None
+    if device.type == "cuda" and device.index is None:
+        current = torch.cuda.current_device() if torch.cuda.is_available() else 0
+        device = torch.device("cuda", current)
+    return device
+
+
 def place_of(device: Any) -> Place | None:
     """Return the place of a device of torch's or jax's; None for None."""
-    jax = sys.modules.get("jax")
-    if jax is not None and isinstance(device, (jax.Device, jax.sharding.Sharding)):
+    if _is_of_jax(device):
         return JaxDevice(device)
     return None if device is None else torch_place(device) or HostTensors()
+
+
+def _is_of_jax(device: Any) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(device, (jax.Device, jax.sharding.Sharding))
 
 
 def stats_of(place: Place, ahead: int, stats: dict[str, Any]) -> dict[str, Any]:
@@ -261,6 +283,17 @@ class TorchDevice(_OnHost):
     """Another device of torch's: torch copies, and the host does not wait where torch need not."""
 
     def __init__(self, device: Any) -> None:
+        import torch
+
+        try:
+            torch.empty(0, device=device)
+        except Exception as error:  # its class differs between devices
+            text = str(error).partition("\n")[0]
+            raise InvalidArgument(
+                f"torch {torch.__version__} cannot use device {str(device)!r} here: {text}; "
+                'install what torch needs for it, or use device="cpu"',
+                "feed",
+            ) from error
         self._device = device
         self._bytes = self._copies = 0
 

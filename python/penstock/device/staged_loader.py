@@ -34,8 +34,12 @@ class StagedLoader(Loader):
         raise NotImplementedError
 
     def __iter__(self) -> BatchIterator:
-        if self._resumed:
+        resumed = self._resumed
+        # Batches in transfer may be of a later epoch than the last one delivered, in rounds of a
+        # `repeat`: the next epoch is counted from the delivered one.
+        if resumed or self.epoch != super().epoch:
             self._take_back()
+            self._resumed = resumed
         batches = super().__iter__()
         epoch = super().epoch
         return BatchIterator(self, self._placed(batches, epoch), epoch=epoch)

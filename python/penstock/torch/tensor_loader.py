@@ -20,7 +20,7 @@ from ..base.interop import tensor_of_leaf
 from ..base.nests import mapped
 from ..device.ahead import Ahead
 from ..device.functions import Functions, Rows, Worked, worked
-from ..device.place import Place, stats_of, torch_place
+from ..device.place import Place, stats_of, torch_device, torch_place
 from ..device.staged_loader import StagedLoader
 from ..loader.source import info_for_device
 
@@ -85,7 +85,8 @@ class TensorLoader(StagedLoader):
         if device is None:
             device = functions.device
         elif functions:
-            functions.check_device(device, _device(device) == _device(functions.device))
+            same = torch_device(device) == torch_device(functions.device)
+            functions.check_device(device, same)
         place = torch_place(device)
         if place is not None:
             place.check_start_method(options.get("start_method"))
@@ -148,14 +149,6 @@ class TensorLoader(StagedLoader):
 
 def _same(batch: Any) -> Any:
     return batch
-
-
-def _device(device: Any) -> torch.device:
-    """Return a device with its number."""
-    device = torch.device(device)
-    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
 
 
 def _tensors(batch: Any) -> Any:

@@ -48,8 +48,9 @@ class Fake {
     set("clock_ms", 0);
     set("device_memory", 1L << 32);
     set("pinned_memory", 1L << 32);
-    for (const char* name : {"cuMemHostAlloc", "cuMemHostRegister", "cuMemcpyHtoDAsync",
-                             "cuMemcpyDtoH", "cuMemAlloc", "cuStreamCreate"}) {
+    for (const char* name :
+         {"cuMemHostAlloc", "cuMemHostRegister", "cuMemcpyHtoDAsync", "cuMemcpyDtoH", "cuMemAlloc",
+          "cuStreamCreate", "cuStreamIsCapturing"}) {
       set(std::string("fail ") + name, 0);
     }
   }

@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -26,7 +27,8 @@
 namespace {
 
 constexpr int kSuccess = 0, kInvalidValue = 1, kNoMemory = 2, kNotInitialized = 3, kNoDevice = 101,
-              kInvalidContext = 201, kInvalidHandle = 400, kNotReady = 600, kCaptureIsolation = 905;
+              kInvalidContext = 201, kInvalidHandle = 400, kNotReady = 600,
+              kCaptureUnsupported = 900, kCaptureIsolation = 905;
 
 // The device's clock: any zero, and its own rate.
 double device_ms();
@@ -136,6 +138,20 @@ World& world() {
 }
 
 thread_local std::vector<void*> contexts;
+thread_local int capture_mode = 0;  // 2: relaxed
+std::atomic<int> captures{0};       // streams that capture, all in the global mode
+
+// Calls that are unsafe while a stream captures: they end the capture, unless their thread is
+// relaxed.
+bool is_unsafe(std::string_view name) {
+  for (std::string_view each :
+       {"cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister",
+        "cuMemHostUnregister", "cuMemcpyDtoH", "cuStreamSynchronize", "cuEventQuery",
+        "cuEventSynchronize", "cuEventElapsedTime"}) {
+    if (name == each) return true;
+  }
+  return false;
+}
 int the_context[16];
 
 long value(const char* name) {
@@ -167,6 +183,10 @@ int enter(std::string_view name, bool with_context = true) {
       const auto found = all.failing.find(which);
       if (found != all.failing.end() && found->second != 0) return static_cast<int>(found->second);
     }
+  }
+  if (captures > 0 && capture_mode != 2 && is_unsafe(name)) {
+    add("captures ended", 1);
+    return kCaptureUnsupported;
   }
   return with_context && contexts.empty() ? kInvalidContext : kSuccess;
 }
@@ -293,7 +313,9 @@ EXPORT void fake_read(void* stream, void* to, const void* from, size_t bytes, lo
 
 EXPORT void fake_finish(void* stream) { stream_of(stream)->wait_until_idle(); }
 
-EXPORT void fake_capture(void* stream, int on) { stream_of(stream)->capturing = on != 0; }
+EXPORT void fake_capture(void* stream, int on) {
+  if (stream_of(stream)->capturing.exchange(on != 0) != (on != 0)) captures += on != 0 ? 1 : -1;
+}
 
 // ---- the driver ---------------------------------------------------------------------------------
 
@@ -519,6 +541,12 @@ EXPORT int cuStreamIsCapturing(void* handle, int* status) {
   Stream* stream = stream_of(handle);
   if (stream == nullptr) return kInvalidValue;
   *status = stream->capturing ? 1 : 0;
+  return kSuccess;
+}
+
+EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
+  ENTER_BARE("cuThreadExchangeStreamCaptureMode");
+  std::swap(*mode, capture_mode);
   return kSuccess;
 }
 

@@ -92,9 +92,9 @@ TEST_F(StageTest, a_batch_takes_few_calls_of_the_driver_however_many_arrays_it_h
     return static_cast<double>(fake.get("calls") - before) / kBatches;
   };
   double least = 100;  // the threads of the driver may be late on a busy machine
-  for (int tries = 0; tries < 20 && least > 15; ++tries) least = std::min(least, calls(0, 1000));
-  EXPECT_LE(least, 15) << "the device waits for the host";
-  EXPECT_LE(calls(500, 0), 22) << "the host waits for the device, and asks whether it must";
+  for (int tries = 0; tries < 20 && least > 17; ++tries) least = std::min(least, calls(0, 1000));
+  EXPECT_LE(least, 17) << "the device waits for the host";
+  EXPECT_LE(calls(500, 0), 26) << "the host waits for the device, and asks whether it must";
 }
 
 TEST_F(StageTest, strided_arrays_arrive_in_order) {
@@ -279,6 +279,83 @@ TEST_F(StageTest, a_batch_dropped_during_a_capture_adds_nothing_to_the_graph) {
   fake.finish(stream.get());
   EXPECT_TRUE(all_are(bytes, 1));
   EXPECT_EQ(stage->figures().synchronised, 1u);
+}
+
+TEST_F(StageTest, batches_go_on_while_another_stream_captures) {
+  auto stage = open();
+  ConsumerStream other(*driver);
+  auto held = stage->put({filled(100, 1)});
+  fake.capture(other.get(), 1);
+  for (int i = 0; i < 20; ++i) {
+    fake.set("copy_us", i % 2 == 0 ? 1000 : 0);
+    auto batch = stage->put({filled(100 * (i + 1), 2)});
+    Taken taken(batch, 0, stream.number());
+    std::vector<uint8_t> bytes;
+    read(bytes, taken, stream.get());
+    fake.finish(stream.get());
+    EXPECT_TRUE(all_are(bytes, 2));
+  }
+  stage->reap(true);
+  stage->traces();
+  { auto second = open(); }
+  stage->close();
+  held.reset();
+  EXPECT_EQ(fake.get("captures ended"), 0);
+  // The thread itself has its own mode again.
+  Event event = nullptr;
+  driver->create_event(&event, 0);
+  EXPECT_NE(driver->query_event(event), kSuccess);
+  fake.capture(other.get(), 0);
+  driver->destroy_event(event);
+}
+
+TEST_F(StageTest, a_default_stream_that_a_capture_excludes_gets_no_batch_until_its_end) {
+  auto stage = open();
+  auto batch = stage->put({filled(1, 1)});
+  fake.set("fail cuStreamIsCapturing", kCaptureImplicit);
+  error_of([&] { Taken(batch, 0, 1); }, Code::kInvalidArgument);
+  fake.set("fail cuStreamIsCapturing", 0);
+  Taken taken(batch, 0, 1);
+  EXPECT_NE(stage->put({filled(1, 2)}), nullptr);
+}
+
+// ---- the size of the ring ----------------------------------------------------------------------
+
+TEST_F(StageTest, batches_that_grow_replace_few_slots_and_keep_none_of_the_small_ones) {
+  auto stage = open();
+  const long before = fake.get("cuMemAlloc");
+  std::shared_ptr<Stage::Batch> held;
+  size_t bytes = 0;
+  for (int i = 1; i <= 200; ++i) {
+    Tensor tensor = Tensor::make(DType::kUint8, {i * 40'000});
+    bytes = tensor.nbytes();
+    auto batch = stage->put({tensor});
+    Taken taken(batch, 0, stream.number());
+    held = std::move(batch);
+  }
+  EXPECT_LE(stage->figures().slots, 4u);
+  EXPECT_LE(stage->figures().slot_bytes, 6 * bytes);
+  EXPECT_LE(stage->figures().pinned_bytes, 6 * bytes);
+  EXPECT_LE(fake.get("cuMemAlloc") - before, 60);
+}
+
+TEST_F(StageTest, slots_of_batches_that_were_kept_are_freed_when_none_needs_them) {
+  auto stage = open();
+  {
+    std::vector<std::shared_ptr<Stage::Batch>> kept;
+    for (int i = 0; i < 50; ++i) kept.push_back(stage->put({filled(10, 1)}));
+  }
+  EXPECT_GE(stage->figures().slots, 50u);
+  auto held = stage->put({filled(10, 1)});
+  for (int i = 0; i < 600; ++i) held = stage->put({filled(10, 1)});
+  EXPECT_LE(stage->figures().slots, 4u);
+  // A consumer that keeps as many again and again keeps the slots.
+  const long freed = fake.get("cuMemFree");
+  for (int round = 0; round < 40; ++round) {
+    std::vector<std::shared_ptr<Stage::Batch>> kept;
+    for (int i = 0; i < 50; ++i) kept.push_back(stage->put({filled(10, 1)}));
+  }
+  EXPECT_EQ(fake.get("cuMemFree"), freed);
 }
 
 // Batches of many sizes, dropped by another thread in any order, on two streams with delays: every
@@ -536,7 +613,7 @@ TEST_F(StageTest, a_full_device_says_how_much_is_missing) {
 }
 
 TEST_F(StageTest, slots_that_are_too_small_make_room_for_a_larger_batch) {
-  fake.set("device_memory", 3 << 20);
+  fake.set("device_memory", 2 << 20);
   auto stage = open();
   Tensor small = Tensor::make(DType::kUint8, {1 << 20});
   {
