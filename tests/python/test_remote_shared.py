@@ -24,7 +24,7 @@ from loader_datasets import Items, Keyed, Samples, Trouble, Troubled
 from penstock import _engine
 from penstock.remote import messages
 from penstock.remote.hosts import Hosts, Worker
-from penstock.remote.server import _Pool as Pool
+from penstock.remote.pool import Pool
 from remote_servers import SECRET, ServerProcess
 
 pytestmark = pytest.mark.timeout(60)
@@ -499,7 +499,7 @@ def test_a_server_that_could_not_start_the_processes_is_asked_again(monkeypatch)
 
 @pytest.mark.parametrize("ready", [False, True])
 def test_a_process_that_cannot_be_replaced_now_is_replaced_later(server_here, monkeypatch, ready):
-    monkeypatch.setattr("penstock.remote.server._RESTART_S", 0.2)
+    monkeypatch.setattr("penstock.remote.pool._RESTART_S", 0.2)
     start = Pool._start
     failures = [0, 0, 0]
 
