@@ -39,6 +39,24 @@ class FolderWalk {
     return found;
   }
 
+  std::vector<std::string> classes_of(const std::string& root) {
+    if (files_.kind(root) != FileSystem::Kind::kFolder) {
+      throw Error(Code::kNotFound, kImageFolder, "no such folder: " + root);
+    }
+    std::vector<std::string> classes;
+    for (const FileSystem::Entry& entry : sorted_entries(root)) {
+      if (enters(entry)) classes.push_back(entry.name);
+    }
+    if (classes.empty()) {
+      throw Error(Code::kNotFound, kImageFolder,
+                  root +
+                      " has no folder; each class is a folder of images in it. Dataset.files "
+                      "takes images without classes");
+    }
+    return classes;
+  }
+
+ private:
   std::vector<FileSystem::Entry> sorted_entries(const std::string& folder) {
     if (progress_ != nullptr) progress_->reached(seen_, folder);
     std::vector<FileSystem::Entry> entries = files_.entries(folder + "/");
@@ -55,7 +73,6 @@ class FolderWalk {
     return entry.kind == FileSystem::Kind::kFolder && (query_.follow_links || !entry.link);
   }
 
- private:
   static constexpr int kDeepest = 64;
 
   void add(const std::string& folder, int depth, std::vector<std::string>& found) {
@@ -130,6 +147,12 @@ std::shared_ptr<const FileListing> FileListing::Builder::finish() {
                                              lists);
 }
 
+std::vector<std::string> image_classes(FileSystem& files, const std::string& root,
+                                       bool follow_links) {
+  const ImageFolderQuery query{.follow_links = follow_links};
+  return FolderWalk(files, query, nullptr).classes_of(root);
+}
+
 std::shared_ptr<const FileListing> list_image_folder(FileSystem& files, const std::string& root,
                                                      const ImageFolderQuery& query,
                                                      Progress* progress) {
@@ -141,20 +164,9 @@ std::shared_ptr<const FileListing> list_image_folder(FileSystem& files, const st
     index.store();
     return listing;
   }
-  if (files.kind(root) != FileSystem::Kind::kFolder) {
-    throw Error(Code::kNotFound, kImageFolder, "no such folder: " + root);
-  }
   FolderWalk walk(files, query, progress);
-  std::vector<std::string> classes = query.classes;
-  if (classes.empty()) {
-    for (const FileSystem::Entry& entry : walk.sorted_entries(root)) {
-      if (walk.enters(entry)) classes.push_back(entry.name);
-    }
-    if (classes.empty()) {
-      throw Error(Code::kNotFound, kImageFolder,
-                  root + " has no folder; each class is a folder of images in it");
-    }
-  }
+  const std::vector<std::string> classes =
+      query.classes.empty() ? walk.classes_of(root) : query.classes;
   FileListing::Builder listing;
   uint64_t all = 0;
   for (size_t label = 0; label < classes.size(); ++label) {

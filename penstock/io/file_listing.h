@@ -91,4 +91,9 @@ std::shared_ptr<const FileListing> list_image_folder(FileSystem& files, const st
                                                      const ImageFolderQuery& query,
                                                      Progress* progress);
 
+// The names of the classes in `root`, in the order of their labels. Error kNotFound: no such
+// folder, no folder in it.
+std::vector<std::string> image_classes(FileSystem& files, const std::string& root,
+                                       bool follow_links);
+
 }  // namespace penstock

@@ -14,6 +14,7 @@
 #include "locked_writer.h"
 #include "module.h"
 #include "penstock/base/cancellation.h"
+#include "penstock/io/file_listing.h"
 #include "penstock/io/glob.h"
 
 namespace nb = nanobind;
@@ -108,6 +109,16 @@ nb::dict survey_tar_file(const std::filesystem::path& path, Progress& progress) 
   return result_of(found, fields);
 }
 
+// As str, because a pathlib.Path is not a URL.
+nb::list file_names(const std::vector<std::string>& found) {
+  nb::list names;
+  for (const std::string& name : found) {
+    names.append(nb::steal(
+        PyUnicode_DecodeFSDefaultAndSize(name.data(), static_cast<Py_ssize_t>(name.size()))));
+  }
+  return names;
+}
+
 }  // namespace
 
 void bind_survey(nb::module_& m) {
@@ -118,14 +129,20 @@ void bind_survey(nb::module_& m) {
   m.def("survey_tfrecord", &survey_tfrecord_file);
   m.def("survey_tar", &survey_tar_file);
   m.def("glob_files", [](const std::vector<std::filesystem::path>& patterns) {
-    const std::vector<std::string> found =
-        glob(*posix_files(), std::vector<std::string>(patterns.begin(), patterns.end()));
-    nb::list paths;  // of str, because a pathlib.Path is not a URL
-    for (const std::string& path : found) {
-      paths.append(nb::steal(
-          PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size()))));
+    std::vector<std::string> found;
+    {
+      WithoutGil unlocked;
+      found = glob(*posix_files(), std::vector<std::string>(patterns.begin(), patterns.end()));
     }
-    return paths;
+    return file_names(found);
+  });
+  m.def("image_classes", [](const std::filesystem::path& root, bool follow_links) {
+    std::vector<std::string> found;
+    {
+      WithoutGil unlocked;
+      found = image_classes(*posix_files(), root.string(), follow_links);
+    }
+    return file_names(found);
   });
 }
 

@@ -488,6 +488,36 @@ def an_exception_comes_out_of_fit_and_says_where_it_was_raised():
         assert "in __getitem__" in said, said
 
 
+def text_and_rows_of_different_lengths_are_refused_with_the_remedy():
+    def element(row):
+        return {"image": np.full(3, row, np.float32), "label": row % 2, "path": f"{row}.png"}
+
+    def batches(rows):
+        return rows.map(element).batch(4)
+
+    rows = penstock.Dataset.range(8)
+    text = r"\['path'\] is text or bytes.*penstock\.select"
+    ragged = rows.map(lambda row: (penstock.ragged(np.arange(row + 1)), row)).batch(4)
+    for source, options, said in (
+        (batches(rows), {}, text),
+        (batches(rows.filter(lambda row: row > 1)), {}, text),
+        ([("good", 1), ("bad", 0)], {"batch_size": 2}, r"batch\[0\]\[0\] is text"),
+        ((np.array(["good", "bad"]), np.arange(2)), {"batch_size": 2}, r"batch\[0\] is text"),
+        (ragged, {}, r"batch\[0\] differ in length.*padded_batch"),
+    ):
+        with (
+            penstock.keras.feed(source, workers=0, **options) as feed,
+            pytest.raises(penstock.InvalidArgument, match=said),
+        ):
+            model_of().fit(feed, verbose=0)
+    chosen = rows.map(element).map(penstock.select("image", "label")).batch(4)
+    model = keras.Sequential([keras.layers.Dense(2)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with penstock.keras.feed(chosen, workers=0) as feed:
+        assert len(model.fit(feed, epochs=2, verbose=0).history["loss"]) == 2
+        assert model.predict(feed, verbose=0).shape == (8, 2)
+
+
 def nothing_to_feed_is_an_error_that_says_so():
     def nothing():
         yield from ()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import penstock
 from penstock import Dataset, cast, decode_raw, float32, int64, normalize, parse_example
+from penstock.dataset.tf_data_names import REPLACEMENTS
 
 TWO = [Dataset.range(3), Dataset.range(3)]
 ENDLESS = Dataset.range(3).repeat()
@@ -251,3 +255,45 @@ def test_the_error_says_which_operation_it_was(wrong, operation):
     with pytest.raises(penstock.InvalidArgument) as caught:
         wrong()
     assert caught.value.operation == operation
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: Dataset.zip(tuple(TWO)), r"zip\(a, b\) for tuples, zip\(x=a, y=b\) for dicts"),
+        (lambda: Dataset.zip({"x": TWO[0], "y": TWO[1]}), r"give the Datasets themselves"),
+        (lambda: TWO[0].zip([TWO[1]]), r"\[range\(0, 3\)\] is not a Dataset"),
+        (lambda: TWO[0].prefetch(-1), "batches is -1; leave it out"),
+        (lambda: TWO[0].repeat(np.int64(-1)), "count is -1; leave it out to repeat for ever"),
+        (lambda: TWO[0].repeat(-2), "count is -2; give 1 or more"),
+    ],
+)
+def test_arguments_in_the_form_of_tf_data_are_refused_with_the_remedy(wrong, said):
+    with pytest.raises(penstock.InvalidArgument, match=said):
+        wrong()
+
+
+def test_names_of_tf_data_lead_to_those_of_a_dataset():
+    with pytest.raises(AttributeError, match=r"'from_tensor_slices' of tf\.data; use arrays"):
+        Dataset.from_tensor_slices([1, 2])
+    with pytest.raises(
+        AttributeError, match=r"'bucket_by_sequence_length' of tf\.data; use bucket"
+    ):
+        TWO[0].bucket_by_sequence_length([3], [2, 2])
+    page = (Path(__file__).parents[2] / "docs/migrate/from-tf-data.md").read_text()
+    for name, instead in REPLACEMENTS.items():
+        assert not hasattr(Dataset, name), name
+        assert not hasattr(TWO[0], name), name
+        assert f"`{name}" in page, name
+        word = re.match(r"\w+", instead).group()
+        known = hasattr(Dataset, word) or word in ("a", "function", "iter", "next")
+        assert known, (name, instead)
+
+
+def test_other_names_are_plain_attribute_errors():
+    name, said = "nothing", "'Dataset' object has no attribute 'nothing'"
+    with pytest.raises(AttributeError, match=f"^{said}$"):
+        getattr(TWO[0], name)
+    with pytest.raises(AttributeError, match=r"^type object 'Dataset' has no"):
+        getattr(Dataset, name)
+    assert list(copy.copy(TWO[0])) == list(pickle.loads(pickle.dumps(TWO[0]))) == [0, 1, 2]

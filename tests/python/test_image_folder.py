@@ -55,6 +55,31 @@ def wanted_files(folder, name, suffixes=(".jpg", ".PNG", ".jpeg")):
     return found
 
 
+def test_class_names_are_in_the_order_of_labels(folder, tmp_path_factory):
+    dataset = Dataset.image_folder(folder)
+    assert dataset.class_names == ["bird", "cat", "dog"]
+    for element in dataset:
+        name = dataset.class_names[element["label"]]
+        assert str(element["path"]).startswith(f"{folder}/{name}/")
+    train = Dataset.image_folder(folder, validation_split=0.2, subset="training")
+    chain = train.shuffle(seed=1).map(lambda element: element["label"]).batch(4).repeat()
+    assert chain.class_names == ["bird", "cat", "dog"]
+    two = Dataset.image_folder(folder, classes=["dog", "cat"])
+    assert two.class_names == ["dog", "cat"]
+    assert Dataset.zip(two, two).class_names == ["dog", "cat"]
+    with pytest.raises(penstock.InvalidArgument, match="other classes: "):
+        _ = dataset.concatenate(two).class_names
+    with pytest.raises(penstock.InvalidArgument, match=r"no source of range.* has named classes"):
+        _ = Dataset.range(3).class_names
+    with pytest.raises(penstock.NotFound, match=r"Dataset\.files takes images without classes"):
+        _ = Dataset.image_folder(folder / "cat" / "more").class_names
+    linked = tmp_path_factory.mktemp("linked")
+    (linked / "owl").mkdir()
+    (linked / "cat").symlink_to(folder / "cat")
+    assert Dataset.image_folder(linked).class_names == ["owl"]
+    assert Dataset.image_folder(linked, follow_links=True).class_names == ["cat", "owl"]
+
+
 @each((INLINE, *KINDS[1:], SPAWN), ())
 def test_folders_are_classes(folder, mode):
     dataset = Dataset.image_folder(folder)

@@ -422,6 +422,28 @@ def test_a_table_is_no_dataset():
             make(table())
 
 
+def test_named_arrays_of_a_mapping_are_no_samples(tmp_path):
+    np.savez(tmp_path / "rows.npz", x=np.arange(3), y=np.ones(3))
+    named = collections.UserDict(x=np.arange(3), y=np.ones(3))
+    makes = (
+        penstock.Loader,
+        penstock.Dataset.source,
+        penstock.Dataset.arrays,
+    )
+    for make in makes:
+        with pytest.raises(penstock.InvalidArgument, match=r"UserDict are names, 'x', 'y': .*dict"):
+            make(named)
+        with np.load(tmp_path / "rows.npz") as file:
+            with pytest.raises(penstock.InvalidArgument, match=r"Dataset\.npz\(path\)"):
+                make(file)
+            with penstock.Loader(dict(file), batch_size=3) as loader:
+                assert [list(batch["x"]) for batch in loader] == [[0, 1, 2]]
+    with penstock.Loader(collections.UserDict({0: 5, 1: 6}), batch_size=2) as loader:
+        assert [list(batch) for batch in loader] == [[5, 6]]  # numbers are indices
+    with pytest.raises(penstock.InvalidArgument, match=r"'b': 'list'.*list of samples"):
+        penstock.Loader({"a": np.arange(2), "b": ["x", "y"]}, batch_size=2)
+
+
 def test_columns_of_a_table_are_no_samples():
     column = type("Series", (), {"__module__": "pandas.core.series", "__len__": lambda self: 3})
     for make in (penstock.Loader, penstock.Dataset.source):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from ..errors import InvalidArgument
 from .hdf5 import refuse_groups
@@ -16,7 +20,8 @@ _TABLES = ("cudf", "modin", "pandas", "polars", "pyarrow")
 def refuse_misread(source: Any, operation: str) -> None:
     """Raise an error for what would be fed as something else.
 
-    The items of a path are characters, those of a table columns, those of an open HDF5 file names.
+    The items of a path are characters, those of a table columns, those of an open HDF5 file or of
+    any other mapping names.
 
     Raises
     ------
@@ -30,6 +35,7 @@ def refuse_misread(source: Any, operation: str) -> None:
             operation,
         )
     refuse_groups(leaves_of(source) if isinstance(source, (tuple, dict)) else [source], operation)
+    refuse_mapping(source, operation)
     kind = type(source)
     if _is_table(source):
         raise InvalidArgument(
@@ -46,6 +52,33 @@ def refuse_misread(source: Any, operation: str) -> None:
                 f"here {columns} are columns of a table; give arrays, such as column.to_numpy()",
                 operation,
             )
+
+
+def refuse_mapping(source: Any, operation: str) -> None:
+    """Raise an error for named arrays in a mapping that is no dict, such as an open .npz file.
+
+    Raises
+    ------
+    InvalidArgument
+        The text has the call that feeds them.
+    """
+    h5py: Any = sys.modules.get("h5py")
+    if isinstance(source, dict) or not isinstance(source, Mapping):
+        return
+    if h5py is not None and isinstance(source, h5py.Group):
+        return  # `refuse_groups` has a better text
+    names = list(itertools.islice(source, 4))
+    if not names or not all(isinstance(name, str) for name in names):
+        return
+    if isinstance(source, np.lib.npyio.NpzFile):
+        remedy = "feed its rows by penstock.Dataset.npz(path), or read all of it by dict(file)"
+    else:
+        remedy = "give a dict of arrays, by dict(mapping)"
+    raise InvalidArgument(
+        f"the items of a {type(source).__name__} are names, {', '.join(map(repr, names))}: "
+        f"{remedy}",
+        operation,
+    )
 
 
 def _is_table(value: Any) -> bool:

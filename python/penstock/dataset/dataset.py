@@ -16,6 +16,7 @@ from .chain import Chain
 from .file_sources import FileSources
 from .interleave import Interleave
 from .sources import Sources
+from .tf_data_names import NamesOfTfData, missing
 from .transformations import Transformations
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ _SAME_ELEMENTS = (
 )
 
 
-class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
+class Dataset(
+    Sources, FileSources, ArrowSources, Transformations, Closing, metaclass=NamesOfTfData
+):
     """A pipeline: a source and a chain of transformations.
 
     A class method (`range`, ...) makes the source, and the methods of the result add stages. A
@@ -63,6 +66,11 @@ class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
     """
 
     interleave = Interleave()
+
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(f"{type(self).__name__!r} object", name)
 
     def build(self, **options: Unpack[RunOptions]) -> Loader:
         """Return a Loader of this Dataset, the same as ``penstock.Loader(dataset, **options)``."""
@@ -122,6 +130,34 @@ class Dataset(Sources, FileSources, ArrowSources, Transformations, Closing):
         raise InvalidArgument(
             f"there is no element in {self!r}; a schema needs one", "element_spec"
         )
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes of `image_folder`, in the order of their labels.
+
+        The folder is listed at the call, through any stages behind it; local or by URL.
+
+        Raises
+        ------
+        InvalidArgument
+            No source of the chain is an `image_folder`, or several have other classes.
+        NotFound
+            There is no such folder, or no folder in it.
+        """
+        sources = [c._recipe[1] for c in self._chains() if c._recipe[0] == "image_folder"]
+        found = [
+            list(classes) or _engine.image_classes(root, follow_links)
+            for root, classes, _, _, _, _, follow_links, _ in sources
+        ]
+        if not found:
+            raise InvalidArgument(
+                f"no source of {self!r} has named classes; image_folder has", "class_names"
+            )
+        if any(names != found[0] for names in found):
+            raise InvalidArgument(
+                "the folders have other classes: " + ", ".join(map(repr, found)), "class_names"
+            )
+        return found[0]
 
     def _batching(self) -> tuple[str, tuple[Any, ...]] | None:
         """The call that made batches, if the elements are still batches."""

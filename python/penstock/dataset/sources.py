@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _engine
-from ..base.ambiguous import refuse_columns, refuse_misread
+from ..base.ambiguous import refuse_columns, refuse_mapping, refuse_misread
 from ..base.arguments import MOST_STREAMS, integer, several
 from ..base.hdf5 import is_hdf5, only_hdf5, refuse_groups
 from ..base.nests import leaves_of, mapped
@@ -37,6 +37,10 @@ def _zip(cls: type[Dataset], *inputs: Dataset, **named: Dataset) -> Dataset:
     """
     if bool(inputs) == bool(named):
         raise InvalidArgument("give Datasets, or Datasets by names", "zip")
+    if len(inputs) == 1 and isinstance(inputs[0], (tuple, list, dict)):
+        raise InvalidArgument(
+            "give the Datasets themselves: zip(a, b) for tuples, zip(x=a, y=b) for dicts", "zip"
+        )
     each = datasets("zip", inputs or tuple(named.values()))
     return cls._make("zip", (list(named),), each, several=True)
 
@@ -83,6 +87,8 @@ class Sources(Chain):
             memory-mapped; do not truncate their file: reading the missing part is a SIGBUS, which
             ends the process. Open h5py data sets are fed from their file, as by `hdf5`.
         """
+        for leaf in leaves_of(arrays):
+            refuse_mapping(leaf, "arrays")
         refuse_groups(leaves_of(arrays), "arrays")
         if any(is_hdf5(leaf) for leaf in leaves_of(arrays)):
             return of_hdf5(cls, only_hdf5(arrays, "arrays"), "arrays")

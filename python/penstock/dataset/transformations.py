@@ -442,15 +442,25 @@ class Transformations(Chain):
 
     def repeat(self, count: int | None = None) -> Dataset:
         """Repeat the pass `count` times, or for ever, with another order each time."""
+        _refuse_minus_one("count", count, "leave it out to repeat for ever", "repeat")
         return self._then(
             "repeat", None if count is None else integer("count", count, 1, operation="repeat")
         )
 
     def prefetch(self, batches: int | None = None) -> Dataset:
         """Make up to `batches` batches ahead; for the end of a chain. None: tuned."""
+        _refuse_minus_one(
+            "batches", batches, "leave it out, and the consumer's pace determines it", "prefetch"
+        )
         if batches is not None:
             batches = integer("batches", batches, 1, MOST_QUEUED, operation="prefetch")
         return self._then("prefetch", batches)
+
+
+def _refuse_minus_one(name: str, value: Any, remedy: str, operation: str) -> None:
+    """Raise an error for tf.data's -1, of AUTOTUNE or of an endless `repeat`."""
+    if isinstance(value, numbers.Integral) and value == -1:
+        raise InvalidArgument(f"{name} is -1; {remedy}", operation)
 
 
 def _axes(name: str, shape: Any) -> list[int]:

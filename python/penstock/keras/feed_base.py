@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
 from ..base.conventions import Closing, Restorable, shown
 from ..base.notes import add_note
+from ..base.ragged import Ragged
 from ..errors import InvalidArgument, WorkerTraceback
 from ..loader import Loader
 
@@ -96,6 +98,37 @@ def note_place(error: BaseException) -> None:
     place = error.__cause__
     if isinstance(place, WorkerTraceback) and keras.config.is_traceback_filtering_enabled():
         add_note(error, str(place))
+
+
+def refuse_unfit(batch: Any, name: str = "batch") -> None:
+    """Raise an error for leaves that Keras converts to tensors on no backend.
+
+    Raises
+    ------
+    InvalidArgument
+        A leaf is text or bytes, or a `Ragged`; the message names the leaf and the remedy.
+    """
+    kind = type(batch)
+    if issubclass(kind, dict):
+        for key, value in batch.items():
+            refuse_unfit(value, f"{name}[{key!r}]")
+    elif issubclass(kind, (tuple, list)):
+        for place, value in enumerate(batch):
+            refuse_unfit(value, f"{name}[{place}]")
+    elif kind is Ragged and batch.kind == "array":
+        raise InvalidArgument(
+            f"the rows of {name} differ in length, and Keras takes arrays: use padded_batch in "
+            "place of batch, or bucket_by_length",
+            "feed",
+        )
+    elif kind in (Ragged, str, bytes) or (kind is np.ndarray and batch.dtype.kind in "UST"):
+        raise InvalidArgument(
+            f"{name} is text or bytes, and Keras takes numbers: leave the field out, in a Dataset "
+            "by .map(penstock.select('image', 'label')) with the names of x and y in front of "
+            "batch; or convert it to numbers. For TensorFlow's layers of text, give "
+            "tf.constant(texts)",
+            "feed",
+        )
 
 
 def empty_dataset() -> InvalidArgument:

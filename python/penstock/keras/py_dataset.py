@@ -24,7 +24,7 @@ from ..device.functions import DeviceMapped
 from ..errors import InvalidArgument
 from ..loader import Loader
 from ..loader.source import SourceInfo
-from .feed_base import MOST_PEEKED, FeedBase, empty_dataset
+from .feed_base import MOST_PEEKED, FeedBase, empty_dataset, refuse_unfit
 from .stream import StreamFeed
 
 if TYPE_CHECKING:
@@ -276,6 +276,7 @@ class PyDatasetFeed(FeedBase, PyDataset):  # type: ignore[misc]
             batch = now.kept[now.taken]
         else:
             batch = self._pull()
+            refuse_unfit(batch)
             if now.kept is not None:
                 if len(now.kept) == MOST_PEEKED:
                     now.kept = None

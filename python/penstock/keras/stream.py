@@ -14,7 +14,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ..loader import Loader
-from .feed_base import MOST_PEEKED, FeedBase, empty_dataset, note_place
+from .feed_base import MOST_PEEKED, FeedBase, empty_dataset, note_place, refuse_unfit
 
 _Weights = dict[int, float] | None
 
@@ -167,6 +167,7 @@ class StreamFeed(FeedBase, DataAdapter):  # type: ignore[misc]
 
 def _standard(batch: Any) -> Any:
     """Convert a batch to one of the forms that trainers unpack."""
+    refuse_unfit(batch)
     if isinstance(batch, list):
         batch = tuple(batch)
     if isinstance(batch, (tuple, dict)):

@@ -242,7 +242,9 @@ def source_info(
     if isinstance(source, dict) and any(isinstance(key, str) for key in source):
         others = {k: type(v).__name__ for k, v in source.items() if not _is_columns(v)}
         raise InvalidArgument(
-            f"a dict is fed when all it holds are arrays; not so {others}", "Loader"
+            f"a dict is fed when all it holds are arrays; not so {others}: make arrays of lists of "
+            "numbers by np.asarray; for texts give a list of samples, or Dataset.arrow(table)",
+            "Loader",
         )
     if is_stream_function(source):
         title = getattr(source, "__name__", title)

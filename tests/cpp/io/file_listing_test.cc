@@ -52,6 +52,12 @@ TEST_F(FileListingTest, folders_are_classes_and_names_are_sorted) {
   EXPECT_EQ(listed({.include = "*.txt"}).size(), 1u);
 }
 
+TEST_F(FileListingTest, names_of_classes_are_in_the_order_of_labels) {
+  EXPECT_EQ(image_classes(files, "root", false), (std::vector<std::string>{"a", "b"}));
+  EXPECT_THROW(image_classes(files, "root/b", false), Error);
+  EXPECT_THROW(image_classes(files, "nothing", false), Error);
+}
+
 TEST_F(FileListingTest, two_subsets_have_every_file_once_in_every_class) {
   for (double split : {0.01, 0.1, 0.25, 0.5, 0.99}) {
     ImageFolderQuery query{.validation_split = split, .validation = true, .seed = 5};
