@@ -196,6 +196,7 @@ def test_without_snapshots_one_that_was_killed_is_the_end(weights):
         os.kill(server.ready["pid"], signal.SIGKILL)
         _, errors = server.process.communicate(timeout=PATIENCE)
         assert server.process.returncode == 1
+        assert b"the server process ended (killed by SIGKILL" in errors
         assert b"--snapshot" in errors
 
 
@@ -214,6 +215,25 @@ def test_a_server_goes_on_from_its_snapshots(weights, tmp_path):
             with train.connect(server.ready["addresses"]) as client:
                 assert client.push(ones(client))
             assert server.end() == (0, "")
+
+
+def test_a_snapshot_that_cannot_be_written_is_printed_once_and_the_server_serves_on(
+    weights, tmp_path
+):
+    kept, elsewhere = tmp_path / "kept", tmp_path / "elsewhere"
+    with served(weights, "--snapshot", kept, "--snapshot-seconds", "0.05") as server:
+        kept.rename(elsewhere)
+        kept.write_text("")
+        with train.connect(server.ready["addresses"]) as client:
+            assert client.push(ones(client))
+            line = server.process.stderr.readline().decode()
+            assert "no snapshot could be written" in line
+            assert str(kept) in line
+            assert client.push(ones(client))
+        kept.unlink()
+        elsewhere.rename(kept)
+        assert server.process.stderr.readline() == b"snapshots are written again\n"
+        assert server.end() == (0, "")
 
 
 def test_a_last_snapshot_that_cannot_be_written_is_an_error_and_the_weights_are_saved(
@@ -285,6 +305,7 @@ def test_all_that_could_not_be_written_is_said(message, tmp_path, capsys):
         (["--listen", "0.0.0.0:0", "--encrypt"], "secret"),
         (["--listen", "nowhere"], "address"),
         (["--shards", "0"], "shards"),
+        (["--snapshot-seconds", "5"], "needs --snapshot FOLDER"),
     ],
 )
 def test_what_cannot_be_served_is_refused(weights, capsys, arguments, says):

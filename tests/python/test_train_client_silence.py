@@ -33,8 +33,8 @@ def until(done):
 
 
 @contextlib.contextmanager
-def stopped(server):
-    """Stops all shards; the code run meanwhile must take less than three seconds."""
+def stopped(server, seconds=3):
+    """Stops all shards; the code run meanwhile must take less than `seconds`."""
     pids = server.pids
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -42,7 +42,7 @@ def stopped(server):
         until(lambda: all(") T " in Path(f"/proc/{pid}/stat").read_text() for pid in pids))
         begin = time.monotonic()
         yield
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < seconds
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
@@ -103,3 +103,75 @@ def test_a_push_that_no_mode_holds_has_an_end_and_is_not_applied_later(listen):
         assert client.push({"w": np.full(4096, -1)})
         client.pull()
         assert (client.parameters["w"] == 1).all()
+
+
+@LISTEN
+def test_close_ends_the_held_pushes_of_other_threads_and_they_are_not_applied_later(listen):
+    with (
+        served(listen=listen, staleness=0, workers=2) as server,
+        train.connect(server.addresses) as client,
+    ):
+        errors = []
+
+        def push(method):
+            with pytest.raises(penstock.errors.Closed, match=f"{method}: this client was closed"):
+                getattr(client, method)({"w": np.full(4096, -100)})
+            errors.append(method)
+
+        threads = [threading.Thread(target=push, args=(each,)) for each in ("push", "push_pull")]
+        for thread in threads:
+            thread.start()
+        until(lambda: all(w["waiting"] for s in server.stats() for w in s["workers"]))
+        until(lambda: workers(server) == [1, 1, 1])
+        begin = time.monotonic()
+        client.close()
+        for thread in threads:
+            thread.join()
+        assert time.monotonic() - begin < 3
+        assert sorted(errors) == ["push", "push_pull"]
+        until(lambda: workers(server) == [0, 0, 0])
+        with train.connect(server.addresses) as one, train.connect(server.addresses) as another:
+            pusher = threading.Thread(target=one.push, args=({"w": np.full(4096, -1)},))
+            pusher.start()
+            assert another.push({"w": np.full(4096, -3)})
+            pusher.join()
+            another.pull()
+            assert (another.parameters["w"] == 2).all()
+
+
+@LISTEN
+@pytest.mark.parametrize("call", ["pull", "push", "stats"])
+def test_close_ends_a_call_to_stopped_shards(listen, call):
+    with served(listen=listen) as server, train.connect(server.addresses) as client:
+        errors = []
+
+        def work():
+            try:
+                for _ in range(1_000_000):
+                    client.push({"w": np.ones(4096)}) if call == "push" else getattr(client, call)()
+            except penstock.Error as error:
+                errors.append(type(error))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        with stopped(server, seconds=30):  # close() waits some seconds for the shards' answers
+            time.sleep(0.1)
+            client.close()
+            thread.join()
+        assert errors == [penstock.errors.Closed]
+
+
+@LISTEN
+def test_a_signal_handler_may_close_the_client_whose_push_is_held(listen):
+    with served(listen=listen, staleness=0, workers=2) as server:
+        client = train.connect(server.addresses)
+        before = signal.signal(signal.SIGUSR1, lambda *_: client.close())
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        try:
+            with pytest.raises(penstock.errors.Closed):
+                client.push({"w": np.ones(4096)})
+        finally:
+            timer.join()
+            signal.signal(signal.SIGUSR1, before)
+        until(lambda: workers(server) == [0, 0, 0])

@@ -67,6 +67,33 @@ def test_a_shard_that_is_started_again_serves_on_without_its_folder(tmp_path):
     assert (server.parameters["w"] == 2).all()
 
 
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_snapshot_that_cannot_be_written_is_a_warning_and_the_next_one_that_is_too(
+    tmp_path, caplog, processes
+):
+    folder = tmp_path / "snapshots"
+    elsewhere = folder.with_name("elsewhere")
+
+    def texts():
+        return [record.getMessage() for record in caplog.records if record.name == "penstock"]
+
+    with (
+        served(snapshots=folder, use_multiprocessing=processes, snapshot_seconds=0.05) as server,
+        train.connect(server.addresses) as client,
+    ):
+        in_the_way(folder)
+        client.push(ones(client))
+        until(lambda: any("no snapshot could be written: " in text for text in texts()))
+        assert str(folder) in texts()[-1]
+        client.push(ones(client))
+        until(lambda: all(shard["version"] == 2 for shard in server.stats()))
+        assert len(texts()) == 1
+        folder.unlink()
+        elsewhere.rename(folder)
+        until(lambda: "snapshots are written again" in texts())
+        assert len(texts()) == 2
+
+
 def ends_with_what_was_pushed(server, folder, seconds):
     """The next supervisor does so, too."""
     begin = time.monotonic()

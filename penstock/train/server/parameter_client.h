@@ -102,8 +102,9 @@ class ParameterClient {
   // A JSON list with an object for each shard; see Shard::stats().
   std::string stats();
 
-  // Leaves the server: no shard waits for this worker any more. Later calls throw kClosed, also if
-  // close() throws an exception of while_waiting(). Does nothing in a forked child, where other
+  // Leaves the server: no shard waits for this worker any more. Waits for a call of another thread,
+  // which an exception of while_waiting() ends. Later calls throw kClosed, also if close() throws
+  // an exception of while_waiting(). Does nothing in a forked child, where other
   // calls throw kInvalidArgument.
   void close();
 

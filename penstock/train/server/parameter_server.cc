@@ -154,6 +154,10 @@ std::vector<uint64_t> ParameterServer::read(const Slab& into) const {
   return versions;
 }
 
+std::string ParameterServer::saving_failed() const {
+  return shards_.front()->memory()->saving_failed();
+}
+
 std::string ParameterServer::stats() const {
   check();
   std::string all = "[";

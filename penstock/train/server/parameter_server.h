@@ -68,6 +68,8 @@ class ParameterServer {
   // Copies the current weights. Returns each shard's version. Error kInvalidArgument: layout.
   std::vector<uint64_t> read(const Slab& into) const;
   std::string stats() const;  // as ParameterClient::stats()
+  // Why the last snapshot could not be written; empty: it was written, or there is none.
+  std::string saving_failed() const;
 
   const std::vector<std::shared_ptr<Shard>>& shards() const { return shards_; }
 

@@ -236,6 +236,8 @@ std::string ShardProcesses::text(const std::vector<std::string>& addresses) cons
       .dump();
 }
 
+std::string ShardProcesses::saving_failed() const { return memories_.front()->saving_failed(); }
+
 std::vector<uint64_t> ShardProcesses::read(const Slab& into) const {
   layout_.require_equal(into.layout(), "pull", "this slab");
   std::vector<uint64_t> versions;

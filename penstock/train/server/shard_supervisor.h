@@ -37,6 +37,7 @@ class ShardProcesses {
   // Saves a snapshot, and from now on others at intervals. Does nothing without a folder. Error
   // kSystem: the snapshot could not be written. REQUIRED: all shards serve; call once.
   void start_saving();
+  std::string saving_failed() const;  // as of ParameterServer
   // Saves a last time, and unlocks the folder. Idempotent. Error kSystem: that snapshot could not
   // be written; its state exists only in this object. REQUIRED: the processes have ended.
   void end_saving();

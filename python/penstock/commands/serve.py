@@ -78,13 +78,14 @@ def run(options: argparse.Namespace) -> int:
             failed_soon = failed_soon + 1 if time.monotonic() - began < _SOON_SECONDS else 0
             if not options.snapshot:
                 raise Failed(
-                    f"the process that serves {how}, and what workers pushed is gone; with "
-                    "--snapshot FOLDER it goes on from there"
+                    f"the server process ended ({how}), and what workers pushed is lost; with "
+                    "--snapshot FOLDER another one continues from there"
                 )
             if failed_soon == _SOON_TIMES:
-                raise Failed(f"the process that serves {how}, {failed_soon} times in a row")
+                raise Failed(f"the server process ended ({how}), {failed_soon} times in a row")
             print(
-                f"penstock: the process that serves {how}; another goes on from {options.snapshot}",
+                f"penstock: the server process ended ({how}); another one continues from "
+                f"{options.snapshot}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -97,6 +98,8 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         raise Failed(f"no optimizer {options.optimizer!r}; there are {', '.join(known)}", 2)
     if not Path(options.weights).is_file():
         raise Failed(f"{options.weights}: no such file", 2)
+    if options.snapshot_seconds is not None and not options.snapshot:
+        raise Failed("--snapshot-seconds needs --snapshot FOLDER, the folder for snapshots", 2)
     if options.save:
         _check_save(Path(options.save))
     hyper: dict[str, Any] = {} if options.lr is None else {"lr": options.lr}
@@ -208,7 +211,7 @@ class _Process:
                 return None
             part = os.read(self._out, 1 << 16)
             if not part:
-                raise Failed(f"the process that serves {self.ending} before it served")
+                raise Failed(f"the server process ended ({self.ending}) before it served")
             said += part
         ready: dict[str, Any] = json.loads(said)
         if "error" in ready:
@@ -240,13 +243,13 @@ class _Process:
         said = self._rest()
         status = self._process.wait(_CLOSING_SECONDS)
         if status is None:
-            raise Failed(f"the process that serves did not close in {_CLOSING_SECONDS} s")
+            raise Failed(f"the server process did not close in {_CLOSING_SECONDS} s")
         for line in said.splitlines():
             ready = json.loads(line)
             if "error" in ready:
                 raise Failed(ready["error"])
         if status != 0:
-            raise Failed(f"the process that serves {self.ending} while it closed")
+            raise Failed(f"the server process ended ({self.ending}) while it closed")
         return 0
 
     def kill(self) -> None:

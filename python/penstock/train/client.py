@@ -274,7 +274,11 @@ class ParameterClient(Closing):
         return self._skipped
 
     def close(self) -> None:
-        """Leave the server: no shard waits for this worker any more. Idempotent."""
+        """Leave the server: no shard waits for this worker any more. Idempotent.
+
+        A call of another thread ends within a second and raises `Closed`. Its push is not applied
+        later, but shards that have answered already have applied it.
+        """
         self._closing.set()
         self._client.close()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -21,6 +23,7 @@ from .shard_processes import ShardProcesses
 __all__ = ["ParameterServer"]
 
 _PATIENCE = 10.0
+_LOOK = 1.0  # seconds between two looks at the saving of snapshots
 _log = logging.getLogger("penstock")
 _POLICIES = ("raise", "skip", "count")
 
@@ -72,8 +75,9 @@ class ParameterServer(Closing):
         A folder for snapshots: the weights, the optimizer's state and the ledger of pushes of all
         shards, as they were at one moment. The last three are kept, with checksums. A server that
         finds snapshots continues from the newest undamaged one, and so do its workers if it listens
-        at the same addresses; the logger `penstock` gets a warning that names each damaged file. A
-        folder is locked by the server that uses it.
+        at the same addresses. The logger `penstock` gets a warning that names each damaged file,
+        and one when snapshots begin to fail, such as on a full disk; each later time is another
+        attempt. A folder is locked by the server that uses it.
     snapshot_seconds : float
         Time between two snapshots; `close` makes a last one.
 
@@ -146,6 +150,14 @@ class ParameterServer(Closing):
             self._threads = _engine.ParameterServer(*made, folder, snapshot_seconds)
         for damage in (self._threads or self._plan).damaged_snapshots:
             _log.warning("%s. Continuing from an older snapshot", damage)
+        self._closing = threading.Event()
+        if folder:
+            threading.Thread(
+                target=_watch_snapshots,
+                args=(weakref.ref(self), min(snapshot_seconds, _LOOK), self._closing),
+                name="penstock-snapshots",
+                daemon=True,
+            ).start()
 
     @property
     def addresses(self) -> list[str]:
@@ -225,6 +237,7 @@ class ParameterServer(Closing):
             return
         shards = self._processes or self._threads
         assert shards is not None
+        self._closing.set()
         try:
             shards.close()
         except Error:
@@ -235,6 +248,9 @@ class ParameterServer(Closing):
         self._closed = True
 
     def __del__(self) -> None:
+        closing = getattr(self, "_closing", None)
+        if closing is not None:
+            closing.set()
         processes = getattr(self, "_processes", None)
         if processes is not None and self._pid == os.getpid():
             processes.close()
@@ -247,6 +263,23 @@ class ParameterServer(Closing):
             shards=self._shards,
             use_multiprocessing=self._processes is not None,
         )
+
+
+def _watch_snapshots(
+    server: weakref.ref[ParameterServer], pause: float, closing: threading.Event
+) -> None:  # in a thread
+    before = ""
+    while not closing.wait(pause):
+        its = server()
+        if its is None:
+            return
+        failure = (its._threads or its._plan).saving_failed
+        del its
+        if failure and not before:
+            _log.warning("no snapshot could be written: %s. The server tries again", failure)
+        elif before and not failure:
+            _log.warning("snapshots are written again")
+        before = failure
 
 
 def check_state(parameters: Any, optimizer: Any) -> None:
