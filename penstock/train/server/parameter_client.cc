@@ -266,7 +266,9 @@ void ParameterClient::call_all(const char* operation, size_t bytes, Ask ask, Tak
   const auto exchange = [&](size_t first, size_t step, Failures& failures) {
     for (size_t i = first; i < links_.size(); i += step) {
       if (calls[i].state != State::kConnected) continue;
+      if (failures.end && failures.end->passed()) break;  // the time is over for all shards
       attempt(i, failures, State::kAsked, [&](ShardLink& link) {
+        if (failures.end) link.limit_wait(failures.end->left_s());
         calls[i].was_asked = true;
         ask(link, i);
       });
