@@ -24,6 +24,7 @@ import penstock.torch  # noqa: E402
 from penstock.device import place  # noqa: E402
 
 HERE = Path(__file__).parent
+CHECK_TORCH = place.check_torch  # the fixture replaces it
 
 
 def numbers(n: int = 64, batch: int = 8, width: int = 5):
@@ -434,6 +435,16 @@ def test_a_torch_without_cuda_is_told_so(library, monkeypatch):
     monkeypatch.setattr(place, "library", str(library))
     with pytest.raises(penstock.InvalidArgument, match="has no CUDA here"):
         penstock.torch.feed(numbers(), device="cuda:0")
+
+
+def test_torch_initialises_cuda_before_there_is_a_batch(cuda, monkeypatch):
+    begun = []
+    monkeypatch.setattr(place, "check_torch", CHECK_TORCH)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "init", lambda: begun.append("torch"))
+    with penstock.torch.feed(numbers(), device="cuda:0", workers=1) as feed:
+        assert begun == ["torch"]
+        assert firsts(feed) == list(range(0, 64, 8))
 
 
 @pytest.mark.parametrize("way", ["feed", "loader", "feeds"])

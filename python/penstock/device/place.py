@@ -134,7 +134,11 @@ def stats_of(place: Place, ahead: int, stats: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_torch() -> None:
-    """Raise an error if this torch cannot use the tensors of a CUDA device."""
+    """Raise an error if this torch cannot use the tensors of a CUDA device.
+
+    Initialises torch's CUDA, which takes long in a program that has not used it yet: before there
+    is a batch, not between the host's first batch and its delivery.
+    """
     import torch
 
     if not torch.cuda.is_available():
@@ -143,6 +147,7 @@ def check_torch() -> None:
             'use device="cpu"',
             "feed",
         )
+    torch.cuda.init()
 
 
 def tensors_from(staged: _engine.StagedBatch) -> list[Any]:
