@@ -369,7 +369,7 @@ bool Model::read_greeting(int fd, GreetingReader& reader) {
 // REQUIRED: mutex_ is held.
 void Model::check_layout(const Layout& layout) {
   if (layout_) {
-    layout_->require_equal(layout, kAttach, "the published weights");
+    layout_->require_equal(layout, kAttach, "the published version");
   } else {
     layout_ = layout;
   }
