@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -165,6 +166,24 @@ def test_an_epoch_cut_out_of_endless_rounds_is_another_one_each_time():
     assert first != second
     with dataset.filter(functions.always).build(workers=0) as feed:
         assert [passed(feed), passed(feed)] == [first, second]
+
+
+@pytest.mark.parametrize("taken", [3, 4, 5])  # of 4 batches in a round
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_break_in_endless_rounds_is_followed_by_the_next_round(taken, workers, streamed):
+    once = Dataset.range(8).shuffle(seed=1)
+    once = (once.filter(functions.always) if streamed else once).batch(2)
+    with once.build(workers=0) as feed:
+        rounds = [[batch.tolist() for batch in feed] for _ in range(8)]
+    begun, wanted = 0, []
+    for _ in range(3):
+        batches = [batch for each in rounds[begun:] for batch in each]
+        wanted.append(batches[:taken])
+        begun += -(-taken // 4)
+    with once.repeat().build(workers=workers) as feed:
+        found = [[batch.tolist() for batch in itertools.islice(feed, taken)] for _ in range(3)]
+    assert found == wanted
 
 
 def test_a_refused_restore_changes_nothing():

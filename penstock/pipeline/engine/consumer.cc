@@ -7,9 +7,8 @@
 namespace penstock {
 
 uint64_t Consumer::begin_pass(bool resumed) {
-  const bool amid = failed_ || engine_.amid();
-  if (amid && !resumed) policy_.leave_round();
-  return engine_.begin_pass(resumed, amid);
+  if (!resumed && (failed_ || engine_.amid())) policy_.leave_round();
+  return engine_.begin_pass(resumed, failed_);
 }
 
 void Consumer::enter_round(uint64_t epoch) {

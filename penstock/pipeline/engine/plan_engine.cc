@@ -202,19 +202,25 @@ bool PlanEngine::gave_all(uint64_t epoch) const {
 }
 
 bool PlanEngine::amid() const {
-  const Position at = output_.position();
-  const uint64_t rounds = plan_->rounds();
-  return (rounds == kEndless ? at.epoch : at.epoch % rounds) != 0 || at.step != 0 ||
-         !scheduler().ahead().empty() || output_.has_held();
+  const uint64_t epoch = output_.position().epoch, rounds = plan_->rounds();
+  return (rounds == kEndless ? epoch : epoch % rounds) != 0 || within_round();
 }
 
-uint64_t PlanEngine::begin_pass(bool resumed, bool amid) {
+// Whether a part of the round was delivered.
+bool PlanEngine::within_round() const {
+  return output_.position().step != 0 || !scheduler().ahead().empty() || output_.has_held();
+}
+
+uint64_t PlanEngine::begin_pass(bool resumed, bool failed) {
   delivered_epoch_ = output_.position().epoch;
-  if (!amid || resumed) return delivered_epoch_;
+  if (resumed || !(failed || amid())) return delivered_epoch_;
   const uint64_t epoch = delivered_epoch_, rounds = plan_->rounds();
+  if (rounds != kEndless) {
+    delivered_epoch_ = epoch - epoch % rounds + rounds;
+  } else if (failed || within_round()) {
+    delivered_epoch_ = epoch + 1;
+  }
   output_.drop_held();
-  // An endless pass starts from the beginning.
-  delivered_epoch_ = rounds == kEndless ? epoch + 1 : epoch - epoch % rounds + rounds;
   scheduler().seek({delivered_epoch_, 0, 0});
   return delivered_epoch_;
 }

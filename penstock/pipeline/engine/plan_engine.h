@@ -97,10 +97,10 @@ class PlanEngine : public TicketEngine {
   bool holds() const { return output_.has_held(); }
   // Whether the last pass was left before its end.
   bool amid() const;
-  // The first epoch of the next pass. Seeks there if the last pass was left before its end.
-  // `resumed`: the position was set, so that pass continues. `amid`: as amid(), or the last pass
-  // failed.
-  uint64_t begin_pass(bool resumed, bool amid);
+  // The first epoch of the next pass. Seeks there if the last pass was left before its end, or has
+  // `failed`. An endless pass begins with the next round of which nothing was delivered. `resumed`:
+  // the position was set, so that pass continues.
+  uint64_t begin_pass(bool resumed, bool failed);
 
   // The source's length changed. `version`: Scheduler::set_version.
   void length_changed(uint64_t version) {
@@ -130,6 +130,7 @@ class PlanEngine : public TicketEngine {
   void make_stream_reader();
   PlanTickets& tickets() { return static_cast<PlanTickets&>(TicketEngine::tickets()); }
   uint64_t pass_of(uint64_t epoch) const;
+  bool within_round() const;
 
   const std::shared_ptr<const Plan> plan_;
   std::unique_ptr<Transport> transport_;

@@ -148,8 +148,7 @@ class Resident(Restorable, Closing):
     def __iter__(self) -> Iterator[Any]:
         self._check_open()
         epoch, base, step = self._at
-        rounds = self._order.rounds
-        if not self._resumed and (step or base or (epoch % rounds if rounds else epoch)):
+        if not self._resumed and (step or base or epoch != self._first_of_pass(epoch)):
             self._at = (self._first_of_pass(epoch) + max(self._order.rounds, 1), 0, 0)
         self._resumed = False
         first = self._first_of_pass(self._at[0])

@@ -35,9 +35,7 @@ class StagedLoader(Loader):
 
     def __iter__(self) -> BatchIterator:
         resumed = self._resumed
-        # Batches in transfer may be of a later epoch than the last one delivered, in rounds of a
-        # `repeat`: the next epoch is counted from the delivered one.
-        if resumed or self.epoch != super().epoch:
+        if resumed or self._sent_beyond():
             self._take_back()
             self._resumed = resumed
         batches = super().__iter__()
@@ -53,6 +51,17 @@ class StagedLoader(Loader):
         position = json.loads(self._ahead.sending)
         own = (position["batches"] - position.get("base", 0)) // position.get("world", 1)
         return Rows(self._settings["seed"], position["epoch"], own * batch_size)
+
+    def _sent_beyond(self) -> bool:
+        """Whether batches of a later round of a `repeat` than the last delivered one are sent.
+
+        The next epoch is counted from the delivered one.
+        """
+        if self._ahead.position is None:
+            return False
+        delivered = json.loads(self._ahead.position)
+        epoch, _, step = self._core.position()
+        return bool(delivered["epoch"] != epoch or (delivered["batches"] == 0 and step != 0))
 
     def _take_back(self) -> None:
         """Set the position before the batches that were sent and not delivered."""
