@@ -39,6 +39,13 @@ def flip_a_bit(path):
     path.write_bytes(content)
 
 
+def test_a_file_in_place_of_the_folder_is_named(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(penstock.InvalidArgument, match=f"{file}' cannot be made a folder"):
+        served(snapshots=file)
+
+
 @pytest.mark.parametrize("processes", [False, True])
 def test_a_damaged_snapshot_is_named_and_the_one_before_it_is_taken(tmp_path, caplog, processes):
     for _ in range(3):

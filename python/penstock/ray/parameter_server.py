@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .. import _engine, train
 from ..base.arguments import flag, integer, real, string
-from ..base.arguments import path as path_of
 from ..base.conventions import Closing, shown
 from ..errors import Closed, InvalidArgument, System
 from ..train.parameters import engine_slab
-from ..train.server import check_state, mode_numbers
+from ..train.server import check_state, mode_numbers, snapshots_folder
 from .names import NAMESPACE
 
 if TYPE_CHECKING:
@@ -119,9 +118,7 @@ def parameter_server(
 
     check_state(parameters, optimizer)
     mode = mode_numbers(staleness, lease, workers, delay_compensation, non_finite)
-    folder = "" if snapshots is None else os.path.abspath(path_of(snapshots, _OPERATION))
-    if folder:
-        os.makedirs(folder, exist_ok=True)
+    folder = snapshots_folder(snapshots, _OPERATION)
     secret_given = secret is not None
     plan = Plan(
         name=f"parameter-server-{secrets.token_hex(4)}"

@@ -131,12 +131,7 @@ class ParameterServer(Closing):
         parameters._settle()
         self._parameters = parameters
         self._optimizer, self._shards = type(optimizer).__name__, shards
-        folder = "" if snapshots is None else path_of(snapshots, "ParameterServer")
-        if folder:
-            folder = os.path.join(
-                os.getcwd(), folder
-            )  # absolute: this process may change its directory
-            os.makedirs(folder, exist_ok=True)
+        folder = snapshots_folder(snapshots, "ParameterServer")
         made = (parameters._slab, optimizer._built, shards, mode, where, secret, encrypt)
         self._closed = False
         self._pid = os.getpid()
@@ -288,6 +283,20 @@ def check_state(parameters: Any, optimizer: Any) -> None:
         raise _wrong("parameters", parameters, "train.Parameters")
     if not isinstance(optimizer, Optimizer):
         raise _wrong("optimizer", optimizer, "one such as train.Adam(1e-3)")
+
+
+def snapshots_folder(snapshots: Any, operation: str) -> str:
+    """Make a server's folder for snapshots; return it absolute, or "" for None."""
+    if snapshots is None:
+        return ""
+    folder = os.path.abspath(path_of(snapshots, operation))  # this process may go elsewhere
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(
+            f"snapshots={folder!r} cannot be made a folder: {error.strerror}", operation
+        ) from error
+    return folder
 
 
 def mode_numbers(
