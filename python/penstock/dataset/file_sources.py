@@ -94,6 +94,10 @@ class FileSources(Chain):
 
         A line that is not UTF-8 is a `DataLoss` that names file, record and byte. zlib is not
         detected, because text may begin with the same bytes: give ``compression="zlib"``.
+
+        Examples
+        --------
+        >>> Dataset.lines("train-*.jsonl.gz").map(json.loads)  # JSON lines
         """
         return cls._make("lines", _reading("lines", files, compression, stream, index))
 

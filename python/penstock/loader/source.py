@@ -272,7 +272,8 @@ def _info_of_streams(function: Any, streams: Any) -> SourceInfo:
     count = integer("streams", streams, 1, MOST_STREAMS, operation="Loader")
     if hasattr(type(function), "_source_info"):
         raise InvalidArgument(
-            "streams is a Dataset's own business: use Dataset.generator(function, streams=n)",
+            "streams= is for generator functions; for a Dataset use "
+            "Dataset.generator(function, streams=n)",
             "Loader",
         )
     if not (is_stream_function(function) or may_begin_stream(function)):
@@ -298,7 +299,7 @@ def check_options(
         (on_error == "replace", "on_error='replace'", ".on_error('replace')"),
     ):
         if given:
-            raise InvalidArgument(f"{option} is a Dataset's own business: use {instead}", "Loader")
+            raise InvalidArgument(f"{option} is not for a Dataset: use {instead}", "Loader")
 
 
 def _length(source: Any) -> int:
