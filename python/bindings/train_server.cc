@@ -5,9 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <atomic>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,79 +51,12 @@ void make_server(Server* made, const Slab& parameters, const Optimizer& optimize
                      .snapshot_s = snapshot_seconds});
 }
 
-// Ends a call of a client that was closed meanwhile. No Error: a client would try a shard again, or
-// take it as the answer of one shard.
-struct ClientClosing {};
-
-// Whether close() was called. A base of the client, so that it is there before and after the
-// client.
-struct Closing {
-  std::atomic<bool> closing{false};
-};
-
-// A client whose close() ends the calls of other threads. Threads: any.
-class ClosableClient : private Closing, public ParameterClient {
- public:
-  ClosableClient(std::shared_ptr<train::ShardResolver> resolver, train::ClientOptions options)
-      : ParameterClient(std::move(resolver), polled(std::move(options), *this)) {}
-
-  // Calls work(), and ends it by kClosed if close() is called meanwhile: a push that shards hold is
-  // cancelled. Without the GIL.
-  template <class Work>
-  auto call(const char* operation, Work work) {
-    Call call{*this, current};
-    current = &call;
-    struct Restore {
-      const Call& call;
-      ~Restore() { current = call.outer; }
-    } restore{call};
-    try {
-      return work();
-    } catch (const ClientClosing&) {
-    }
-    current = call.outer;
-    ParameterClient::close();  // does nothing if another thread has closed the client already
-    throw Error(Code::kClosed, operation, "this client was closed");
-  }
-
-  void close() {
-    closing = true;
-    // A signal handler runs in the call of this thread, which then closes the client.
-    for (const Call* each = current; each != nullptr; each = each->outer) {
-      if (&each->of == static_cast<Closing*>(this)) return;
-    }
-    ParameterClient::close();
-  }
-
- private:
-  struct Call {
-    const Closing& of;
-    Call* const outer;
-    bool ended = false;  // a push is cancelled afterwards, by calls that wait, too
-  };
-  static thread_local Call* current;
-
-  static train::ClientOptions polled(train::ClientOptions options, const Closing& of) {
-    options.while_waiting = [&of] {
-      look_for_signals();
-      if (current == nullptr || &current->of != &of || current->ended || !of.closing) return;
-      current->ended = true;
-      throw ClientClosing();
-    };
-    return options;
-  }
-};
-
-thread_local ClosableClient::Call* ClosableClient::current = nullptr;
-
 template <class Gradients>
-nb::tuple pushed(ClosableClient& client, const Gradients& gradients, const Slab* into) {
+nb::tuple pushed(ParameterClient& client, const Gradients& gradients, const Slab* into) {
   ParameterClient::Pushed pushed;
   {
     WithoutGil unlocked;
-    pushed = into == nullptr
-                 ? client.call("push", [&] { return client.push(gradients); })
-                 : client.call("push_pull", [&] { return client.push_pull(gradients, *into); });
+    pushed = into == nullptr ? client.push(gradients) : client.push_pull(gradients, *into);
   }
   return nb::make_tuple(pushed.applied, pushed.lapsed, nb::cast(pushed.versions));
 }
@@ -230,39 +161,35 @@ void bind_train_server(nb::module_& m) {
           },
           nb::arg("locate"), nb::arg("shards"));
 
-  nb::class_<ClosableClient>(m, "ParameterClient", "Internal: use penstock.train.connect.")
+  nb::class_<ParameterClient>(m, "ParameterClient", "Internal: use penstock.train.connect.")
       .def(
           "__init__",
-          [](ClosableClient* made, std::shared_ptr<ShardResolver> resolver, std::string name,
+          [](ParameterClient* made, std::shared_ptr<ShardResolver> resolver, std::string name,
              uint64_t worker_id, std::string secret, std::optional<bool> encrypt, double retry,
              int encoding, double top_k) {
             const WithoutGil unlocked;
-            new (made) ClosableClient(std::move(resolver),
-                                      {.name = std::move(name),
-                                       .worker_id = worker_id,
-                                       .secret = std::move(secret),
-                                       .encrypt = encrypt,
-                                       .retry_s = retry,
-                                       .encoding = static_cast<train::Encoding>(encoding),
-                                       .top_k = top_k});
+            new (made) ParameterClient(std::move(resolver),
+                                       {.name = std::move(name),
+                                        .worker_id = worker_id,
+                                        .secret = std::move(secret),
+                                        .encrypt = encrypt,
+                                        .retry_s = retry,
+                                        .encoding = static_cast<train::Encoding>(encoding),
+                                        .top_k = top_k,
+                                        .while_waiting = look_for_signals});
           },
           nb::arg("resolver"), nb::arg("name"), nb::arg("worker_id"), nb::arg("secret"),
           nb::arg("encrypt").none(), nb::arg("retry"), nb::arg("encoding"), nb::arg("top_k"))
       .def(
           "slab",
-          [](const ClosableClient& client, bool shared) {
+          [](const ParameterClient& client, bool shared) {
             return Slab::make(client.layout(), shared ? Slab::Kind::kShared : Slab::Kind::kPrivate);
           },
           nb::arg("shared"), Unlocked())
-      .def(
-          "pull",
-          [](ClosableClient& client, const Slab& into) {
-            return client.call("pull", [&] { return client.pull(into); });
-          },
-          nb::arg("into"), Unlocked())
+      .def("pull", &ParameterClient::pull, nb::arg("into"), Unlocked())
       .def(
           "push",
-          [](ClosableClient& client, const Slab& gradients, const Slab* into) {
+          [](ParameterClient& client, const Slab& gradients, const Slab* into) {
             return pushed(client, gradients, into);
           },
           nb::arg("gradients"), nb::arg("into").none() = nb::none(),
@@ -270,24 +197,17 @@ void bind_train_server(nb::module_& m) {
                   "list[int]]"))
       .def(
           "push_parts",
-          [](ClosableClient& client, const nb::list& parts, const Slab* into) {
+          [](ParameterClient& client, const nb::list& parts, const Slab* into) {
             const PartsOfList given(parts);
             return pushed(client, given.parts(), into);
           },
           nb::arg("parts"), nb::arg("into").none() = nb::none(),
           nb::sig("def push_parts(self, parts: list, into: Slab | None = None) -> tuple[bool, "
                   "bool, list[int]]"))
-      .def(
-          "stats",
-          [](ClosableClient& client) {
-            return client.call("stats", [&] { return client.stats(); });
-          },
-          Unlocked())
-      .def(
-          "beat", [](ClosableClient& client) { client.call("beat", [&] { client.beat(); }); },
-          Unlocked())
+      .def("stats", &ParameterClient::stats, Unlocked())
+      .def("beat", &ParameterClient::beat, Unlocked())
       .def_prop_ro("lease", &ParameterClient::lease)
-      .def("close", &ClosableClient::close, Unlocked())
+      .def("close", &ParameterClient::close, Unlocked())
       .def_prop_ro("sequence", &ParameterClient::sequence)
       .def_prop_ro("name", &ParameterClient::name)
       .def_prop_ro("shards", &ParameterClient::shards)

@@ -35,6 +35,9 @@ constexpr size_t kMaxThreads = 16;  // of a call
 thread_local const std::atomic<bool>* caller_waits = nullptr;
 struct CallerLeft {};
 
+// Ends the waits of a call whose client is closed meanwhile.
+struct ClientClosing {};
+
 Error refuse(const char* operation, const std::string& why) {
   return Error(Code::kInvalidArgument, operation, why);
 }
@@ -43,6 +46,10 @@ Error not_finite(const char* operation, const std::string& what) {
   return refuse(operation,
                 "the gradient is not finite: " + what +
                     ". Nothing was sent. See non_finite of the server for other policies");
+}
+
+Error was_closed(const char* operation) {
+  return Error(Code::kClosed, operation, "this client was closed");
 }
 
 // `into`: the slab of a push_pull(), else nullptr.
@@ -131,6 +138,8 @@ void ParameterClient::poll_caller() const {
   if (cancel_deadline_ && cancel_deadline_->passed())
     throw Error(Code::kTimeout, "push", "no answer");
   if (options_.while_waiting) options_.while_waiting();
+  // Pushes are still cancelled then, and the shards are left.
+  if (closing_ && !closed_ && !cancel_deadline_) throw ClientClosing();
 }
 
 // Cancels pushes that shards may hold: a shard would apply them later, and on this host read the
@@ -187,13 +196,13 @@ bool ParameterClient::local() const {
 }
 
 // The process id first: in a forked child a thread of the parent may hold the lock.
-std::unique_lock<std::mutex> ParameterClient::begin(const char* operation) {
+ParameterClient::Call ParameterClient::begin(const char* operation) {
   if (getpid() != pid_) {
     throw refuse(operation, "this client is the parent process's; connect in the forked child");
   }
   std::unique_lock lock(mutex_);
-  if (closed_) throw Error(Code::kClosed, operation, "this client was closed");
-  return lock;
+  if (closed_) throw was_closed(operation);
+  return Call(*this, std::move(lock));
 }
 
 // Calls work(number, count) for every number below `count` at the same time, or work(0, 1) on this
@@ -310,7 +319,7 @@ void ParameterClient::call_all(const char* operation, size_t bytes, Ask ask, Tak
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, kLongestPause);
     }
-  } catch (...) {  // of the caller's function: the answers will not be read
+  } catch (...) {  // of poll_caller(): the answers will not be read
     std::vector<ShardLink*> unanswered;
     for (size_t i = 0; i < links_.size(); ++i) {
       if (done(calls[i])) continue;
@@ -318,7 +327,12 @@ void ParameterClient::call_all(const char* operation, size_t bytes, Ask ask, Tak
       if (calls[i].was_asked) unanswered.push_back(links_[i].get());
     }
     cancel_pushes(unanswered);
-    throw;
+    try {
+      throw;
+    } catch (const ClientClosing&) {
+      leave();
+      throw was_closed(operation);
+    }
   }
   if (all.refused) throw *all.refused;
   if (!std::ranges::all_of(calls, done)) {
@@ -336,7 +350,7 @@ size_t ParameterClient::bytes_from_others() const {
 }
 
 std::vector<uint64_t> ParameterClient::pull(const Slab& into) {
-  const auto lock = begin("pull");
+  const Call call = begin("pull");
   layout_->require_equal(into.layout(), "pull", "this slab");
   std::vector<uint64_t> versions(links_.size());
   call_all(
@@ -365,17 +379,17 @@ const Slab& ParameterClient::as_shared(const Slab& gradients) {
 }
 
 ParameterClient::Pushed ParameterClient::push(const Slab& gradients) {
-  const auto lock = begin("push");
+  const Call call = begin("push");
   return push_all(gradients, nullptr);
 }
 
 ParameterClient::Pushed ParameterClient::push(std::span<const GradientPart> given) {
-  const auto lock = begin("push");
+  const Call call = begin("push");
   return push_all(given, nullptr);
 }
 
 ParameterClient::Pushed ParameterClient::push_pull(const Slab& gradients, const Slab& into) {
-  const auto lock = begin("push_pull");
+  const Call call = begin("push_pull");
   layout_->require_equal(into.layout(), "push_pull", "this slab");
   if (into.shares_memory_with(gradients)) {
     throw refuse("push_pull",
@@ -387,7 +401,7 @@ ParameterClient::Pushed ParameterClient::push_pull(const Slab& gradients, const 
 
 ParameterClient::Pushed ParameterClient::push_pull(std::span<const GradientPart> given,
                                                    const Slab& into) {
-  const auto lock = begin("push_pull");
+  const Call call = begin("push_pull");
   layout_->require_equal(into.layout(), "push_pull", "this slab");
   return push_all(given, &into);
 }
@@ -537,8 +551,9 @@ ParameterClient::Pushed ParameterClient::send_to_all(std::vector<ShardLink::Push
 
 void ParameterClient::beat() {
   if (getpid() != pid_) throw refuse("beat", "this client is the parent process's");
-  const std::unique_lock lock(mutex_, std::try_to_lock);
+  std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || closed_) return;
+  const Call call(*this, std::move(lock));
   for (const auto& link : links_) {
     try {
       link->connect(kBeatS);
@@ -546,12 +561,14 @@ void ParameterClient::beat() {
     } catch (const Error& error) {
       if (!is_retryable(error)) continue;  // the next push or pull reports it
       link->drop();
+    } catch (const ClientClosing&) {
+      return leave();
     }
   }
 }
 
 std::string ParameterClient::stats() {
-  const auto lock = begin("stats");
+  const Call call = begin("stats");
   std::vector<std::string> said(links_.size());
   call_all(
       "stats", 0, [](ShardLink&, size_t) {},
@@ -563,9 +580,15 @@ std::string ParameterClient::stats() {
 
 void ParameterClient::close() {
   if (getpid() != pid_) return;
-  std::lock_guard lock(mutex_);
-  if (closed_) return;
-  closed_ = true;
+  closing_ = true;
+  if (calling_ == std::this_thread::get_id()) return;
+  const Call call(*this, std::unique_lock(mutex_));
+  leave();
+}
+
+// REQUIRED: mutex_ is held.
+void ParameterClient::leave() {
+  if (std::exchange(closed_, true)) return;
   leave_all();
 }
 

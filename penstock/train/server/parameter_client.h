@@ -10,6 +10,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "penstock/base/clock.h"
@@ -102,20 +104,37 @@ class ParameterClient {
   // A JSON list with an object for each shard; see Shard::stats().
   std::string stats();
 
-  // Leaves the server: no shard waits for this worker any more. Waits for a call of another thread,
-  // which an exception of while_waiting() ends. Later calls throw kClosed, also if close() throws
-  // an exception of while_waiting(). Does nothing in a forked child, where other
-  // calls throw kInvalidArgument.
+  // Leaves the server: no shard waits for this worker any more. Ends calls of other threads by
+  // kClosed, and the push that shards hold for one is not applied later. In while_waiting(), where
+  // a signal may be handled, it ends that call. Later calls throw kClosed, also if close() throws
+  // an exception of while_waiting(). Does nothing in a forked child, where other calls throw
+  // kInvalidArgument.
   void close();
 
  private:
-  std::unique_lock<std::mutex> begin(const char* operation);  // starts a call
+  // A call under way: has mutex_, and its thread is calling_.
+  class Call {
+   public:
+    Call(ParameterClient& client, std::unique_lock<std::mutex> lock)
+        : client_(client), lock_(std::move(lock)) {
+      client_.calling_ = std::this_thread::get_id();
+    }
+    ~Call() { client_.calling_ = std::thread::id(); }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    ParameterClient& client_;
+    const std::unique_lock<std::mutex> lock_;
+  };
+  Call begin(const char* operation);
   template <typename Ask, typename Take>
   void call_all(const char* operation, size_t bytes, Ask ask, Take take);
   void on_threads(size_t count, const std::function<void(size_t, size_t)>& work) const;
   size_t bytes_from_others() const;
   void poll_caller() const;
   void cancel_pushes(const std::vector<ShardLink*>& asked) noexcept;
+  void leave();
   void leave_all();
   void check_shards();
   const Slab& as_shared(const Slab& gradients);
@@ -130,6 +149,8 @@ class ParameterClient {
   const pid_t pid_;
   uint64_t worker_;
   std::mutex mutex_;
+  std::atomic<bool> closing_{false};
+  std::atomic<std::thread::id> calling_{};  // the thread that is in a call
   bool closed_ = false;
   std::vector<std::unique_ptr<ShardLink>> links_;  // in the order of their ranges
   std::optional<Layout> layout_;

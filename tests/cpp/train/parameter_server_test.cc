@@ -197,6 +197,24 @@ TEST_P(Transports, an_exception_of_the_caller_ends_a_push_that_is_held) {
   EXPECT_EQ(world.weight("v", 69'999), 1);
 }
 
+TEST_P(Transports, close_ends_a_push_of_another_thread_that_is_held) {
+  World world(GetParam(), {.staleness = 0, .workers = 2});
+  ParameterClient first(world.server.addresses(), world.quick());
+  ParameterClient second(world.server.addresses(), world.quick());
+  const Slab gradient = Slab::make(first.layout());
+  std::ranges::fill(gradient.values(), -100.0f);
+  auto held = std::async(std::launch::async,
+                         [&] { return message_of(Code::kClosed, [&] { first.push(gradient); }); });
+  while (first.sequence() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  first.close();
+  EXPECT_NE(held.get().find("closed"), std::string::npos);
+  message_of(Code::kClosed, [&] { first.push(gradient); });
+  // The shards have dropped that push.
+  const Slab weights = Slab::make(second.layout());
+  second.pull(weights);
+  EXPECT_EQ(weights.values()[0], 0);
+}
+
 TEST_P(Transports, delay_compensation_uses_the_weights_of_a_push_with_a_pull) {
   World world(GetParam(), {.compensation = 0.5});
   ParameterClient slow(world.server.addresses(), world.quick());
